@@ -227,7 +227,15 @@ func (p *Prompt) UnmarshalJSON(b []byte) error {
 	case k == '"':
 		return explain(json.Unmarshal(b, &p.Texts), wrong)
 	case k == '[':
-		return explain(json.Unmarshal(b, &p.Tokens), wrong)
+		if err := json.Unmarshal(b, &p.Tokens); err != nil {
+			return explain(err, wrong)
+		}
+		for _, ids := range p.Tokens {
+			if len(ids) == 0 {
+				return errors.New("prompt is an empty list of token ids")
+			}
+		}
+		return nil
 	case k == '-' || k >= '0' && k <= '9':
 		p.Tokens = [][]int{nil}
 		return explain(json.Unmarshal(b, &p.Tokens[0]), wrong)
