@@ -1,0 +1,149 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"llmops/fleet"
+)
+
+// Entry is one line of a run's journal. Prev is the digest of the entry before
+// it, so that the chain from the head back cannot be changed unseen.
+type Entry struct {
+	Prev   string          `json:"prev,omitempty"`
+	Seq    uint64          `json:"seq"`
+	Epoch  uint64          `json:"epoch"`
+	Owner  string          `json:"owner"`
+	At     time.Time       `json:"at"`
+	Kind   string          `json:"kind"` // claim, intent, stage or end
+	Stage  string          `json:"stage,omitempty"`
+	What   string          `json:"what,omitempty"`
+	Detail json.RawMessage `json:"detail,omitempty"`
+}
+
+// Journal is a claimed run: the right to move its head until somebody else
+// claims it. It belongs to one goroutine.
+type Journal struct {
+	d    Deps
+	head Head
+	rev  uint64
+}
+
+// Head returns the head as this journal last wrote it.
+func (j *Journal) Head() Head { return j.head }
+
+// Claim takes the run for owner and raises its epoch; from then on a journal
+// claimed earlier is fenced. It refuses with ErrBusy while d.Alive says that
+// another owner still runs, unless that owner let go of the run.
+func Claim(ctx context.Context, d Deps, run, owner string) (*Journal, error) {
+	h, rev, err := read(ctx, d.Store, run)
+	if err != nil {
+		return nil, err
+	}
+	if h.Over() {
+		return nil, fmt.Errorf("run %s is %s", run, h.State)
+	}
+	if h.State == Running && h.Owner != owner && d.Alive != nil && d.Alive(h.Owner) {
+		return nil, fmt.Errorf("run %s: %w (%s)", run, ErrBusy, h.Owner)
+	}
+	j := &Journal{d: d, head: h, rev: rev}
+	j.head.Epoch++
+	j.head.Owner = owner
+	j.head.State = Running
+	if err := j.append(ctx, Entry{Kind: "claim"}); err != nil {
+		return nil, fmt.Errorf("claiming run %s: %w", run, err)
+	}
+	return j, nil
+}
+
+// append puts the entry's blob, then moves the head to it.
+func (j *Journal) append(ctx context.Context, e Entry) error {
+	e.Prev, e.Seq, e.Epoch, e.Owner, e.At = j.head.Last, j.head.Seq+1, j.head.Epoch, j.head.Owner, j.d.Now().UTC()
+	digest, err := putJSON(ctx, j.d.Blobs, e)
+	if err != nil {
+		return fmt.Errorf("writing the journal: %w", err)
+	}
+	last, seq := j.head.Last, j.head.Seq
+	j.head.Last, j.head.Seq = digest, e.Seq
+	if err := j.move(ctx); err != nil {
+		j.head.Last, j.head.Seq = last, seq
+		return err
+	}
+	return nil
+}
+
+// move writes the head if nobody else has since.
+func (j *Journal) move(ctx context.Context) error {
+	j.head.Updated = j.d.Now().UTC()
+	body, err := json.Marshal(j.head)
+	if err != nil {
+		return fmt.Errorf("writing run %s: %w", j.head.Run, err)
+	}
+	rev, err := j.d.Store.Put(ctx, headName(j.head.Run), body, j.rev)
+	if errors.Is(err, fleet.ErrConflict) {
+		return fmt.Errorf("run %s: %w", j.head.Run, ErrFenced)
+	}
+	if err != nil {
+		return fmt.Errorf("writing run %s: %w", j.head.Run, err)
+	}
+	j.rev = rev
+	return nil
+}
+
+// release lets go of the run, so that the next claim need not wait for this
+// process to end.
+func (j *Journal) release(ctx context.Context, state RunState, reason string) error {
+	j.head.State, j.head.Reason = state, reason
+	if state != Running {
+		j.head.Owner = ""
+	}
+	return j.append(ctx, Entry{Kind: "end", What: string(state), Detail: mustJSON(reason)})
+}
+
+// Entries returns the journal of a run, oldest first.
+func Entries(ctx context.Context, b fleet.Blobs, h Head) ([]Entry, error) {
+	out := make([]Entry, h.Seq)
+	digest := h.Last
+	for i := len(out) - 1; i >= 0; i-- {
+		if err := getJSON(ctx, b, digest, &out[i]); err != nil {
+			return nil, fmt.Errorf("reading entry %d of run %s: %w", i+1, h.Run, err)
+		}
+		digest = out[i].Prev
+	}
+	return out, nil
+}
+
+func putJSON(ctx context.Context, b fleet.Blobs, v any) (string, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return "", err
+	}
+	digest, _, err := b.Put(ctx, bytes.NewReader(body))
+	return digest, err
+}
+
+func getJSON(ctx context.Context, b fleet.Blobs, digest string, v any) error {
+	r, err := b.Open(ctx, digest)
+	if err != nil {
+		return err
+	}
+	body, err := io.ReadAll(r)
+	if err := errors.Join(err, r.Close()); err != nil {
+		return err
+	}
+	return json.Unmarshal(body, v)
+}
+
+// mustJSON encodes what cannot fail to encode.
+func mustJSON(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("pipeline: encoding a plain value: " + err.Error())
+	}
+	return b
+}

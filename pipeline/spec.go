@@ -1,0 +1,110 @@
+package pipeline
+
+import (
+	"time"
+
+	"llmops/serving/slo"
+)
+
+// Change is what kind of change a candidate is, which decides its gates.
+type Change string
+
+// Infra changes (quantisation, engine, flags) must reproduce the parent's
+// outputs; Model changes bring new weights, which are held against stable.
+const (
+	Infra Change = "infra"
+	Model Change = "model"
+)
+
+// Spec is a model.yaml: what is brought in, where it runs and what it must
+// show. Paths are absolute. It is stored with each run and never changes.
+type Spec struct {
+	Name      string        `json:"name"`
+	Change    Change        `json:"change"`
+	First     string        `json:"first,omitempty"` // "parent": the first version goes live unasked
+	Source    string        `json:"source"`
+	File      string        `json:"file"`
+	Engine    Engine        `json:"engine"`
+	Quantise  Quantise      `json:"quantise"`
+	Placement Placement     `json:"placement"`
+	Traffic   Traffic       `json:"traffic"`
+	SLO       slo.Class     `json:"slo"`
+	Eval      Eval          `json:"eval"`
+	Shadow    Shadow        `json:"shadow"`
+	Canary    Canary        `json:"canary"`
+	Standby   time.Duration `json:"standby"`
+}
+
+// Engine is what serves the model. Fault is one of the embedded engine's own
+// faults, given to the candidate only: it is how a bad release is rehearsed.
+type Engine struct {
+	Kind        string `json:"kind"`
+	MaxModelLen int    `json:"max_model_len"`
+	MaxNumSeqs  int    `json:"max_num_seqs"`
+	Fault       string `json:"fault,omitempty"`
+}
+
+// Quantise is the scheme of the candidate's weights; an empty Scheme serves
+// the source as it is. Keep names modules that stay as they are.
+type Quantise struct {
+	Scheme string   `json:"scheme,omitempty"`
+	Keep   []string `json:"keep,omitempty"`
+}
+
+// Placement is where and how often the model runs.
+type Placement struct {
+	GPU      string `json:"gpu"`
+	Replicas int    `json:"replicas"`
+	Pool     string `json:"pool"`
+}
+
+// Traffic is the traffic to plan for: requests a second, and tokens in and out
+// of each. Replay is a file of requests that stands in for clients on a fleet
+// of one machine.
+type Traffic struct {
+	Rate   float64 `json:"rate"`
+	Input  int     `json:"input"`
+	Output int     `json:"output"`
+	Replay string  `json:"replay,omitempty"`
+}
+
+// Suite is one set of items and the loss of score that is still accepted.
+type Suite struct {
+	Name   string  `json:"name"`
+	Items  string  `json:"items"` // path of the items
+	Limit  int     `json:"limit,omitempty"`
+	Margin float64 `json:"margin"` // of 1: 0.03 is 3 points
+}
+
+// Eval is the evidence of parity that is asked for.
+type Eval struct {
+	Suites     []Suite `json:"suites"`
+	Text       string  `json:"text,omitempty"`       // path of held-out text for perplexity
+	Canaries   string  `json:"canaries,omitempty"`   // path of the prompts of numerical canaries
+	Perplexity float64 `json:"perplexity,omitempty"` // accepted ratio, 1.01 is one per cent worse
+	Confidence float64 `json:"confidence"`
+}
+
+// Shadow mirrors Share of the traffic for a time.
+type Shadow struct {
+	Share float64       `json:"share"`
+	For   time.Duration `json:"for"`
+}
+
+// Step is one step of a canary: the candidate's share of the traffic and how
+// long it must be healthy under it.
+type Step struct {
+	Weight float64       `json:"weight"`
+	Bake   time.Duration `json:"bake"`
+}
+
+// Canary is how the candidate takes over. A step that is not decided after Max
+// times its bake ends inconclusive; Harm is the ratio to stable that is still
+// tolerated; RollbackOn names the guards.
+type Canary struct {
+	Zone       string   `json:"zone,omitempty"`
+	Steps      []Step   `json:"steps"`
+	Max        float64  `json:"max"`
+	Harm       float64  `json:"harm"`
+	RollbackOn []string `json:"rollback_on"`
+}
