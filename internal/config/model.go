@@ -1,0 +1,297 @@
+// Package config reads the files that people write, model.yaml above all, into
+// the types of the packages that use them.
+//
+// Reading is strict: an unknown or duplicate key, a value in the wrong unit or
+// a key that is missing is an error that shows the line, and all of them are
+// reported at once. Defaults are filled in here and nowhere else. Only the
+// command line imports this package.
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"llmops/pipeline"
+	"llmops/serving/slo"
+)
+
+// Guards are what a canary can be rolled back on.
+var Guards = []string{"ttft", "tpot", "errors", "refusals"}
+
+// Schemes are the quantisation schemes that are built.
+var Schemes = []string{"none", "fp8-dynamic", "int4"}
+
+type file struct {
+	APIVersion scalar `yaml:"apiVersion"`
+	Kind       scalar `yaml:"kind"`
+	Name       scalar `yaml:"name"`
+	Change     scalar `yaml:"change"`
+	First      scalar `yaml:"first"`
+	Source     scalar `yaml:"source"`
+	Engine     struct {
+		Kind        scalar `yaml:"kind"`
+		MaxModelLen scalar `yaml:"max_model_len"`
+		MaxNumSeqs  scalar `yaml:"max_num_seqs"`
+		Fault       scalar `yaml:"fault"`
+	} `yaml:"engine"`
+	Quantise struct {
+		Scheme scalar   `yaml:"scheme"`
+		Keep   []scalar `yaml:"keep"`
+	} `yaml:"quantise"`
+	Placement struct {
+		GPU      scalar `yaml:"gpu"`
+		Replicas scalar `yaml:"replicas"`
+		Pool     scalar `yaml:"pool"`
+	} `yaml:"placement"`
+	Traffic struct {
+		Rate   scalar `yaml:"rate"`
+		Input  scalar `yaml:"input"`
+		Output scalar `yaml:"output"`
+		Replay scalar `yaml:"replay"`
+	} `yaml:"traffic"`
+	SLO struct {
+		Preset      scalar `yaml:"preset"`
+		TTFT        scalar `yaml:"ttft"`
+		TPOT        scalar `yaml:"tpot"`
+		ErrorRate   scalar `yaml:"error_rate"`
+		RefusalRate scalar `yaml:"refusal_rate"`
+	} `yaml:"slo"`
+	Eval struct {
+		Suites []struct {
+			Name   scalar `yaml:"name"`
+			Items  scalar `yaml:"items"`
+			Limit  scalar `yaml:"limit"`
+			Margin scalar `yaml:"margin"`
+		} `yaml:"suites"`
+		Text       scalar `yaml:"text"`
+		Canaries   scalar `yaml:"canaries"`
+		Perplexity scalar `yaml:"perplexity"`
+		Confidence scalar `yaml:"confidence"`
+	} `yaml:"eval"`
+	Shadow struct {
+		Share scalar `yaml:"share"`
+		For   scalar `yaml:"for"`
+	} `yaml:"shadow"`
+	Canary struct {
+		Zone  scalar `yaml:"zone"`
+		Steps []struct {
+			Weight scalar `yaml:"weight"`
+			Bake   scalar `yaml:"bake"`
+		} `yaml:"steps"`
+		Max        scalar   `yaml:"max"`
+		Harm       scalar   `yaml:"harm"`
+		RollbackOn []scalar `yaml:"rollback_on"`
+	} `yaml:"canary"`
+	Standby scalar `yaml:"standby"`
+}
+
+// Model reads a model.yaml. Paths in it are relative to its folder.
+func Model(path string) (pipeline.Spec, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return pipeline.Spec{}, err
+	}
+	var f file
+	src, err := decode(path, &f)
+	if err != nil {
+		return pipeline.Spec{}, err
+	}
+	r := &reader{path: path, src: src}
+	s := f.spec(r)
+	return s, r.err()
+}
+
+func (f *file) spec(r *reader) pipeline.Spec {
+	dir := filepath.Dir(r.path)
+	r.oneOf("apiVersion", f.APIVersion, "", "llmops/v1")
+	r.oneOf("kind", f.Kind, "", "Model")
+	s := pipeline.Spec{
+		Name: r.text(f.Name, ""), File: r.path,
+		Change:    pipeline.Change(r.oneOf("change", f.Change, "infra", "infra")),
+		First:     r.oneOf("first", f.First, "ask", "ask", "parent"),
+		Source:    f.source(r, dir),
+		Engine:    f.engine(r),
+		Quantise:  f.quantise(r),
+		Placement: f.placement(r),
+		Traffic:   f.traffic(r, dir),
+		SLO:       f.slo(r),
+		Eval:      f.eval(r, dir),
+		Shadow:    pipeline.Shadow{Share: r.share("shadow.share", f.Shadow.Share, 0.05), For: r.duration("shadow.for", f.Shadow.For, 7*24*time.Hour)},
+		Canary:    f.canary(r),
+		Standby:   r.duration("standby", f.Standby, 48*time.Hour),
+	}
+	if s.Name == "" {
+		r.missing("name", "it is what clients put in \"model\"")
+	}
+	return s
+}
+
+func (f *file) source(r *reader, dir string) string {
+	v := r.text(f.Source, "")
+	switch {
+	case v == "":
+		r.missing("source", "give the folder that holds config.json and the weights")
+	case strings.Contains(v, "://"):
+		r.complain(f.Source, "source %q: only folders can be read so far", v)
+	default:
+		return abs(dir, v)
+	}
+	return ""
+}
+
+func abs(dir, path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
+}
+
+func (f *file) engine(r *reader) pipeline.Engine {
+	return pipeline.Engine{
+		Kind:        r.oneOf("engine.kind", f.Engine.Kind, "embedded", "embedded"),
+		MaxModelLen: r.integer("engine.max_model_len", f.Engine.MaxModelLen, 2048),
+		MaxNumSeqs:  r.integer("engine.max_num_seqs", f.Engine.MaxNumSeqs, 16),
+		Fault:       r.text(f.Engine.Fault, ""),
+	}
+}
+
+func (f *file) quantise(r *reader) pipeline.Quantise {
+	q := pipeline.Quantise{Scheme: r.oneOf("quantise.scheme", f.Quantise.Scheme, "none", Schemes...)}
+	if q.Scheme == "none" {
+		q.Scheme = ""
+	}
+	for _, k := range f.Quantise.Keep {
+		q.Keep = append(q.Keep, k.text)
+	}
+	return q
+}
+
+func (f *file) placement(r *reader) pipeline.Placement {
+	return pipeline.Placement{
+		GPU:      r.oneOf("placement.gpu", f.Placement.GPU, "cpu", "cpu"),
+		Replicas: r.integer("placement.replicas", f.Placement.Replicas, 1),
+		Pool:     r.text(f.Placement.Pool, "interactive"),
+	}
+}
+
+func (f *file) traffic(r *reader, dir string) pipeline.Traffic {
+	t := pipeline.Traffic{
+		Rate:   r.rate("traffic.rate", f.Traffic.Rate, 0),
+		Input:  r.integer("traffic.input", f.Traffic.Input, 0),
+		Output: r.integer("traffic.output", f.Traffic.Output, 0),
+		Replay: abs(dir, r.text(f.Traffic.Replay, "")),
+	}
+	for key, unset := range map[string]bool{"traffic.rate": t.Rate == 0, "traffic.input": t.Input == 0, "traffic.output": t.Output == 0} {
+		if unset {
+			r.missing(key, "the benchmark and the plan are made for it")
+		}
+	}
+	r.exists(f.Traffic.Replay, "traffic.replay", t.Replay)
+	return t
+}
+
+// exists complains about a path of the file that is not there.
+func (r *reader) exists(s scalar, key, path string) {
+	if path == "" {
+		return
+	}
+	if _, err := os.Stat(path); err != nil {
+		r.complain(s, "%s: %v", key, err)
+	}
+}
+
+func (f *file) slo(r *reader) slo.Class {
+	presets := slo.Presets()
+	names := []string{}
+	for n := range presets {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	c := presets[r.oneOf("slo.preset", f.SLO.Preset, "interactive", names...)]
+	if f.SLO.TTFT.set() {
+		c.TTFT = slo.Bound{Quantile: 0.95, Limit: r.duration("slo.ttft", f.SLO.TTFT, 0)}
+	}
+	if f.SLO.TPOT.set() {
+		c.TPOT = slo.Bound{Quantile: 0.95, Limit: r.duration("slo.tpot", f.SLO.TPOT, 0)}
+	}
+	c.ErrorRate = r.share("slo.error_rate", f.SLO.ErrorRate, 0)
+	c.RefusalRate = r.share("slo.refusal_rate", f.SLO.RefusalRate, 0)
+	return c
+}
+
+func (f *file) eval(r *reader, dir string) pipeline.Eval {
+	e := pipeline.Eval{
+		Text:       abs(dir, r.text(f.Eval.Text, "")),
+		Canaries:   abs(dir, r.text(f.Eval.Canaries, "")),
+		Perplexity: r.number("eval.perplexity", f.Eval.Perplexity, 1.01),
+		Confidence: r.share("eval.confidence", f.Eval.Confidence, 0.95),
+	}
+	r.exists(f.Eval.Text, "eval.text", e.Text)
+	r.exists(f.Eval.Canaries, "eval.canaries", e.Canaries)
+	if e.Confidence <= 0.5 || e.Confidence >= 1 {
+		r.complain(f.Eval.Confidence, "eval.confidence is %v, want more than 50%% and less than 100%%", e.Confidence)
+	}
+	seen := map[string]bool{}
+	for _, in := range f.Eval.Suites {
+		su := pipeline.Suite{Name: r.text(in.Name, ""), Margin: r.points("eval.suites.margin", in.Margin, 0)}
+		if in.Limit.set() {
+			su.Limit = r.integer("eval.suites.limit", in.Limit, 0)
+		}
+		if su.Name == "" || su.Margin == 0 || seen[su.Name] {
+			r.complain(cmpSet(in.Name, in.Margin), "a suite needs a name of its own and a margin such as 0.5pt")
+			continue
+		}
+		seen[su.Name] = true
+		su.Items = abs(dir, r.text(in.Items, filepath.Join("evals", su.Name+".jsonl")))
+		r.exists(cmpSet(in.Items, in.Name), "items of suite "+su.Name, su.Items)
+		e.Suites = append(e.Suites, su)
+	}
+	if len(e.Suites) == 0 {
+		r.missing("eval.suites", "without items nothing can be said about parity")
+	}
+	return e
+}
+
+func cmpSet(a, b scalar) scalar {
+	if a.set() {
+		return a
+	}
+	return b
+}
+
+func (f *file) canary(r *reader) pipeline.Canary {
+	c := pipeline.Canary{
+		Zone: r.text(f.Canary.Zone, ""),
+		Max:  r.times("canary.max", f.Canary.Max, 4),
+		Harm: r.number("canary.harm", f.Canary.Harm, 1.25),
+	}
+	if c.Harm <= 1 {
+		r.complain(f.Canary.Harm, "canary.harm is %v, want more than 1: at 1 a difference of nothing is rolled back once there is enough traffic", c.Harm)
+	}
+	last := 0.0
+	for i, st := range f.Canary.Steps {
+		step := pipeline.Step{Weight: r.share("canary.steps.weight", st.Weight, 0), Bake: r.duration("canary.steps.bake", st.Bake, 0)}
+		if step.Weight <= last || step.Weight >= 1 || step.Bake <= 0 {
+			r.complain(cmpSet(st.Weight, st.Bake), "canary step %d: want a weight above the one before and below 100%%, and a bake", i+1)
+		}
+		last = step.Weight
+		c.Steps = append(c.Steps, step)
+	}
+	if len(c.Steps) == 0 {
+		c.Steps = []pipeline.Step{{Weight: 0.01, Bake: 24 * time.Hour}, {Weight: 0.1, Bake: 2 * time.Hour}, {Weight: 0.5, Bake: 2 * time.Hour}}
+	}
+	for _, g := range f.Canary.RollbackOn {
+		if !slices.Contains(Guards, g.text) {
+			r.complain(g, "canary.rollback_on: %q is none of %s", g.text, strings.Join(Guards, ", "))
+			continue
+		}
+		c.RollbackOn = append(c.RollbackOn, g.text)
+	}
+	if len(c.RollbackOn) == 0 {
+		c.RollbackOn = slices.Clone(Guards)
+	}
+	return c
+}

@@ -1,0 +1,194 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+)
+
+// scalar is one value as it stands in the file, kept with its line until it is
+// known what unit it should have.
+type scalar struct {
+	text string
+	line int
+}
+
+func (s scalar) set() bool { return s.line > 0 }
+
+// UnmarshalYAML implements yaml.NodeUnmarshaler.
+func (s *scalar) UnmarshalYAML(n ast.Node) error {
+	tok := n.GetToken()
+	switch n := n.(type) {
+	case *ast.StringNode:
+		s.text = n.Value
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.LiteralNode:
+		s.text = tok.Value
+	default:
+		return &lineError{tok.Position.Line, fmt.Sprintf("%s stands where one value is expected", strings.ToLower(n.Type().String()))}
+	}
+	s.line = tok.Position.Line
+	return nil
+}
+
+// lineError is a complaint about one line of the file.
+type lineError struct {
+	line int
+	msg  string
+}
+
+func (e *lineError) Error() string { return e.msg }
+
+// decode reads the file at path into v, refusing unknown and duplicate keys.
+func decode(path string, v any) (src []byte, err error) {
+	src, err = os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	d := yaml.NewDecoder(bytes.NewReader(src), yaml.Strict())
+	if err := d.Decode(v); err != nil {
+		var le *lineError
+		if errors.As(err, &le) {
+			return src, show(path, src, le)
+		}
+		return src, fmt.Errorf("%s:%s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
+	}
+	return src, nil
+}
+
+// show renders a complaint with the line it is about.
+func show(path string, src []byte, e *lineError) error {
+	lines := strings.Split(string(src), "\n")
+	if e.line < 1 || e.line > len(lines) {
+		return fmt.Errorf("%s: %s", path, e.msg)
+	}
+	return fmt.Errorf("%s:%d: %s\n  %4d | %s", path, e.line, e.msg, e.line, lines[e.line-1])
+}
+
+// reader turns scalars into values and collects what is wrong with them.
+type reader struct {
+	path string
+	src  []byte
+	errs []error
+}
+
+func (r *reader) complain(s scalar, format string, args ...any) {
+	r.errs = append(r.errs, show(r.path, r.src, &lineError{s.line, fmt.Sprintf(format, args...)}))
+}
+
+func (r *reader) missing(key, hint string) {
+	r.errs = append(r.errs, fmt.Errorf("%s: key %s is missing; %s", r.path, key, hint))
+}
+
+func (r *reader) err() error { return errors.Join(r.errs...) }
+
+func (r *reader) text(s scalar, def string) string {
+	if !s.set() {
+		return def
+	}
+	return s.text
+}
+
+func (r *reader) oneOf(key string, s scalar, def string, allowed ...string) string {
+	v := r.text(s, def)
+	for _, a := range allowed {
+		if v == a {
+			return v
+		}
+	}
+	r.complain(s, "%s is %q, want one of: %s", key, v, strings.Join(allowed, ", "))
+	return def
+}
+
+func (r *reader) integer(key string, s scalar, def int) int {
+	if !s.set() {
+		return def
+	}
+	n, err := strconv.Atoi(s.text)
+	if err != nil || n <= 0 {
+		r.complain(s, "%s is %q, want a whole number above 0", key, s.text)
+		return def
+	}
+	return n
+}
+
+func (r *reader) number(key string, s scalar, def float64) float64 {
+	if !s.set() {
+		return def
+	}
+	f, err := strconv.ParseFloat(s.text, 64)
+	if err != nil || f <= 0 || f > 1e12 {
+		r.complain(s, "%s is %q, want a number above 0", key, s.text)
+		return def
+	}
+	return f
+}
+
+// suffixed reads a number with a unit that stands for a factor.
+func (r *reader) suffixed(key string, s scalar, def float64, example string, units map[string]float64) float64 {
+	if !s.set() {
+		return def
+	}
+	i := strings.LastIndexAny(s.text, "0123456789.") + 1
+	f, err := strconv.ParseFloat(s.text[:i], 64)
+	factor, known := units[s.text[i:]]
+	if err != nil || !known || f < 0 || f > 1e12 {
+		r.complain(s, "%s is %q, want a value such as %s", key, s.text, example)
+		return def
+	}
+	return f * factor
+}
+
+// share reads "5%" as 0.05.
+func (r *reader) share(key string, s scalar, def float64) float64 {
+	f := r.suffixed(key, s, def, "5%", map[string]float64{"%": 0.01})
+	if f > 1 {
+		r.complain(s, "%s is %q, more than 100%%", key, s.text)
+		return def
+	}
+	return f
+}
+
+// points reads "0.5pt" as 0.005.
+func (r *reader) points(key string, s scalar, def float64) float64 {
+	return r.suffixed(key, s, def, "0.5pt", map[string]float64{"pt": 0.01})
+}
+
+// times reads "4x" as 4.
+func (r *reader) times(key string, s scalar, def float64) float64 {
+	f := r.suffixed(key, s, def, "4x", map[string]float64{"x": 1})
+	if f < 1 {
+		r.complain(s, "%s is %q, want at least 1x", key, s.text)
+		return def
+	}
+	return f
+}
+
+// rate reads "20/s" as 20 and "30/m" as 0.5.
+func (r *reader) rate(key string, s scalar, def float64) float64 {
+	return r.suffixed(key, s, def, "20/s", map[string]float64{"/s": 1, "/m": 1. / 60, "/h": 1. / 3600})
+}
+
+// duration reads "400ms", "24h" and "7d".
+func (r *reader) duration(key string, s scalar, def time.Duration) time.Duration {
+	if !s.set() {
+		return def
+	}
+	if days, ok := strings.CutSuffix(s.text, "d"); ok {
+		if n, err := strconv.ParseFloat(days, 64); err == nil && n >= 0 && n < 36500 {
+			return time.Duration(n * 24 * float64(time.Hour))
+		}
+	}
+	d, err := time.ParseDuration(s.text)
+	if err != nil || d < 0 {
+		r.complain(s, "%s is %q, want a duration such as 400ms, 24h or 7d", key, s.text)
+		return def
+	}
+	return d
+}
