@@ -1,0 +1,278 @@
+package quantise
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"llmops/model"
+	"llmops/model/safetensors"
+)
+
+const configJSON = `{"model_type":"llama","architectures":["LlamaForCausalLM"],"hidden_size":16,"num_hidden_layers":1,
+"num_attention_heads":2,"num_key_value_heads":2,"intermediate_size":16,"vocab_size":8,"torch_dtype":"bfloat16","tie_word_embeddings":true,"rms_norm_eps":1e-05}`
+
+// checkpoint writes a folder with one bf16 matrix a name, values made by fill.
+func checkpoint(t *testing.T, d safetensors.DType, fill func(name string, i int) float32, names ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	const rows, cols = 6, 16
+	var ts []safetensors.Tensor
+	for _, n := range names {
+		shape := []int64{rows, cols}
+		if strings.HasSuffix(n, "norm.weight") {
+			shape = []int64{cols}
+		}
+		ts = append(ts, sized(n, d, shape...))
+	}
+	w, err := safetensors.Create(filepath.Join(dir, "model.safetensors"), ts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range ts {
+		var b []byte
+		for i := range x.Elements() {
+			b = appendFloat(b, d, arithmeticOf(d).round(fill(x.Name, int(i))))
+		}
+		if err := w.WriteAt(x.Name, b, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range map[string]string{"config.json": configJSON, "tokenizer.json": "{}"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func gaussian(seed uint64) func(string, int) float32 {
+	r := rand.New(rand.NewPCG(seed, 1))
+	return func(string, int) float32 { return float32(r.NormFloat64()) * 0.05 }
+}
+
+func bytesOf(t *testing.T, dir, name string) ([]byte, safetensors.Tensor) {
+	t.Helper()
+	c, err := safetensors.OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	ten, ok := c.Lookup(name)
+	if !ok {
+		t.Fatalf("%s has no tensor %s", dir, name)
+	}
+	r, err := c.Reader(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, ten
+}
+
+// The oracle follows the reference's words one by one, for one row.
+func oracleFP8(row []float32, round func(float32) float32, eps float32) (codes []byte, scale float32) {
+	var lo, hi float32
+	for _, x := range row {
+		lo, hi = min(lo, x), max(hi, x)
+	}
+	scale = round(max(-lo, hi) / 448)
+	if scale == 0 {
+		scale = eps
+	}
+	for _, x := range row {
+		q := round(x / scale)
+		q = min(max(q, -448), 448)
+		codes = append(codes, nearestE4M3(q))
+	}
+	return codes, scale
+}
+
+// nearestE4M3 tries every code: the nearest, and of two the even one.
+func nearestE4M3(x float32) byte {
+	best, dist := byte(0), math.Inf(1)
+	for c := range 256 {
+		v := safetensors.FromE4M3(byte(c))
+		if v != v || (v == 0 && math.Signbit(float64(v)) != math.Signbit(float64(x))) {
+			continue
+		}
+		d := math.Abs(float64(v) - float64(x))
+		if d < dist || d == dist && c&1 == 0 {
+			best, dist = byte(c), d
+		}
+	}
+	return best
+}
+
+func TestFP8MatchesTheOracle(t *testing.T) {
+	for _, d := range []safetensors.DType{safetensors.BF16, safetensors.F16, safetensors.F32} {
+		a := arithmeticOf(d)
+		r := rand.New(rand.NewPCG(1, uint64(d)))
+		for trial := range 200 {
+			row := make([]float32, 64)
+			for i := range row {
+				row[i] = a.round(float32(r.NormFloat64() * math.Exp(r.NormFloat64()*3)))
+			}
+			if trial == 0 {
+				clear(row)
+			}
+			want, scale := oracleFP8(row, a.round, a.eps)
+			got := make([]byte, len(row))
+			s := a.scale(amax(row), safetensors.MaxE4M3)
+			a.fp8Row(got, row, s, d == safetensors.BF16)
+			if s != scale || string(got) != string(want) {
+				t.Fatalf("%v trial %d: scale %v, want %v; codes\n%v, want\n%v", d, trial, s, scale, got, want)
+			}
+		}
+	}
+}
+
+func TestRoundings(t *testing.T) {
+	for _, c := range []struct{ in, bf16, f16 float32 }{
+		{1 + 1.0/256, 1, 1 + 1.0/256},             // tie to even in bf16
+		{1 + 3.0/256, 1 + 1.0/64, 1 + 3.0/256},    // tie to even upwards
+		{1 + 1.0/2048, 1, 1},                      // tie to even in f16
+		{1 + 3.0/2048, 1, 1 + 1.0/512},            //
+		{6.0e-8, toBF16(6.0e-8), 1.0 / (1 << 24)}, // the smallest half
+		{-0.1, -0.10009765625, -0.0999755859375},  //
+	} {
+		if got := toBF16(c.in); got != c.bf16 {
+			t.Errorf("toBF16(%v) = %v, want %v", c.in, got, c.bf16)
+		}
+		if got := toF16(c.in); got != c.f16 {
+			t.Errorf("toF16(%v) = %v, want %v", c.in, got, c.f16)
+		}
+	}
+	for bits := range 0x7c00 {
+		f := safetensors.FromF16(uint16(bits))
+		if got := halfBits(f); int(got) != bits || toF16(f) != f {
+			t.Fatalf("half %#x is %v, comes back as %#x", bits, f, got)
+		}
+	}
+}
+
+// A row of -8…-1 under scale 1 packs to 0x76543210.
+func TestInt4Packing(t *testing.T) {
+	dst := make([]byte, 8)
+	a := arithmeticOf(safetensors.F32)
+	a.int4Row(dst, []float32{-8, -7, -6, -5, -4, -3, -2, -1, 0, 0, 0, 0, 0, 0, 0, 99}, 1)
+	if got := binary.LittleEndian.Uint32(dst); got != 0x76543210 {
+		t.Errorf("packed %#x", got)
+	}
+	if got := binary.LittleEndian.Uint32(dst[4:]); got != 0xf8888888 {
+		t.Errorf("packed %#x", got)
+	}
+}
+
+func TestRunWritesWhatEnginesRead(t *testing.T) {
+	src := checkpoint(t, safetensors.BF16, gaussian(2), "model.embed_tokens.weight", "model.layers.0.input_layernorm.weight",
+		"model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate.weight", "model.layers.0.mlp.up_proj.weight")
+	for _, scheme := range []string{FP8Dynamic, Int4} {
+		dst := filepath.Join(t.TempDir(), "out")
+		rep, err := Run(t.Context(), src, dst, Options{Scheme: scheme, Keep: []string{"re:.*up_proj"}}, func(int64, int64) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(rep.Tensors) != 1 || rep.After >= rep.Before || rep.Tensors[0].Error <= 0 {
+			t.Errorf("%s: report %+v", scheme, rep)
+		}
+		shape, err := model.LoadShape(dst)
+		if err != nil || shape.Quant == nil {
+			t.Fatalf("%s: config is read as %+v, %v", scheme, shape.Quant, err)
+		}
+		b, err := os.ReadFile(filepath.Join(dst, "config.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c struct {
+			Eps    json.Number `json:"rms_norm_eps"`
+			Config struct {
+				Ignore []string `json:"ignore"`
+				Status string   `json:"quantization_status"`
+			} `json:"quantization_config"`
+		}
+		if err := json.Unmarshal(b, &c); err != nil || c.Config.Status != "compressed" || c.Eps.String() != "1e-05" {
+			t.Errorf("%s: config %s, %v", scheme, b, err)
+		}
+		if got := strings.Join(c.Config.Ignore, " "); got != "model.layers.0.mlp.gate model.layers.0.mlp.up_proj lm_head" {
+			t.Errorf("%s: ignore %q", scheme, got)
+		}
+		before, _ := bytesOf(t, src, "model.layers.0.mlp.up_proj.weight")
+		after, ten := bytesOf(t, dst, "model.layers.0.mlp.up_proj.weight")
+		if string(before) != string(after) || ten.DType != safetensors.BF16 {
+			t.Errorf("%s: a kept tensor changed", scheme)
+		}
+		if _, err := os.Stat(filepath.Join(dst, "tokenizer.json")); err != nil {
+			t.Errorf("%s: %v", scheme, err)
+		}
+		m, err := model.Scan(t.Context(), os.DirFS(dst))
+		if err != nil || m.Digest() != rep.Digest {
+			t.Errorf("%s: digest %s, report says %s", scheme, m.Digest(), rep.Digest)
+		}
+		if _, err := Run(t.Context(), dst, dst+"2", Options{Scheme: scheme}, func(int64, int64) {}); err == nil || !strings.Contains(err.Error(), "quantised already") {
+			t.Errorf("%s: quantising twice: %v", scheme, err)
+		}
+	}
+}
+
+func TestRunRefusesDamagedWeights(t *testing.T) {
+	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		for _, scheme := range []string{FP8Dynamic, Int4} {
+			src := checkpoint(t, safetensors.BF16, func(name string, i int) float32 {
+				if name == "b.weight" && i == 37 {
+					return float32(bad)
+				}
+				return 1
+			}, "a.weight", "b.weight")
+			dst := filepath.Join(t.TempDir(), "out")
+			_, err := Run(t.Context(), src, dst, Options{Scheme: scheme}, func(int64, int64) {})
+			if err == nil || !strings.Contains(err.Error(), "b.weight") || !strings.Contains(err.Error(), "row 2") {
+				t.Errorf("%v %s: %v, want tensor and row named", bad, scheme, err)
+			}
+			left, _ := filepath.Glob(filepath.Join(filepath.Dir(dst), "*"))
+			hidden, _ := filepath.Glob(filepath.Join(filepath.Dir(dst), ".*"))
+			if len(left)+len(hidden) > 0 {
+				t.Errorf("left behind: %v %v", left, hidden)
+			}
+		}
+	}
+}
+
+func TestZeroRows(t *testing.T) {
+	src := checkpoint(t, safetensors.BF16, func(_ string, i int) float32 { return float32(i/16) / 4 }, "a.weight")
+	dst := filepath.Join(t.TempDir(), "out")
+	rep, err := Run(t.Context(), src, dst, Options{Scheme: FP8Dynamic}, func(int64, int64) {})
+	if err != nil || rep.Tensors[0].ZeroRows != 1 {
+		t.Fatalf("%+v, %v", rep.Tensors, err)
+	}
+	scales, _ := bytesOf(t, dst, "a.weight_scale")
+	if got := binary.LittleEndian.Uint16(scales); got != 0x3c00 { // 0.0078125 in bf16
+		t.Errorf("scale of a zero row is %#x", got)
+	}
+}
+
+func BenchmarkFP8Row(b *testing.B) {
+	row := make([]float32, 4096)
+	fill := gaussian(3)
+	for i := range row {
+		row[i] = toBF16(fill("", 0))
+	}
+	a, dst := arithmeticOf(safetensors.BF16), make([]byte, len(row))
+	b.SetBytes(int64(2 * len(row)))
+	b.ReportAllocs()
+	for b.Loop() {
+		a.fp8Row(dst, row, a.scale(amax(row), safetensors.MaxE4M3), true)
+	}
+}
