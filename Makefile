@@ -1,0 +1,29 @@
+GO ?= go
+RACE := $(shell command -v cc >/dev/null 2>&1 && echo -race)
+
+.PHONY: demo build test faults bench help
+
+demo: build ## onboard the example model, from its source to live traffic
+	./llmops onboard examples/freight/model.yaml
+
+build: ## build ./llmops
+	$(GO) build -o llmops ./cmd/llmops
+
+test: ## format, vet, staticcheck, tidy, and every test
+ifeq ($(RACE),)
+	@echo "no C compiler: tests run without the race detector"
+endif
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) mod tidy -diff
+	$(GO) test $(RACE) -timeout 14m ./...
+
+faults: build ## kill the driver before and after every intent, and at three stages of the full example
+	$(GO) test -count=1 -timeout 60m -tags faults ./cmd/llmops
+
+bench: ## run every benchmark
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
