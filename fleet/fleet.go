@@ -182,6 +182,8 @@ type Replica struct {
 	// PID and Starts are for people: nothing is decided by a process id.
 	PID    int `json:"pid,omitempty"`
 	Starts int `json:"starts,omitempty"`
+	// Spec is the digest of the group as which the process was started.
+	Spec string `json:"spec,omitempty"`
 }
 
 // Status is a job as it stands.

@@ -1,0 +1,159 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/gofrs/flock"
+
+	"llmops/fleet"
+)
+
+// ErrSupervised reports that another process supervises the directory.
+var ErrSupervised = errors.New("another process supervises this state directory")
+
+// errLeave ends keepers without ending their children.
+var errLeave = errors.New("supervisor ends")
+
+// Supervisor runs the jobs of one state directory as child processes.
+type Supervisor struct {
+	Store fleet.Store
+	Dir   string
+	Bin   string       // what ${LLMOPS_BIN} stands for
+	Env   []string     // what children inherit, "name=value"
+	Log   *slog.Logger // nil: discard
+}
+
+// Run adopts the children of an earlier supervisor, then keeps the processes
+// in line with the jobs until the context ends. The children go on without it.
+func (s *Supervisor) Run(ctx context.Context) error {
+	for _, sub := range []string{"logs", "nonces"} {
+		if err := os.MkdirAll(filepath.Join(s.Dir, sub), 0o700); err != nil {
+			return fmt.Errorf("preparing state directory: %w", err)
+		}
+	}
+	l := flock.New(filepath.Join(s.Dir, "supervisor.lock"), flock.SetPermissions(0o600))
+	ok, err := l.TryLock()
+	if err != nil {
+		return fmt.Errorf("locking state directory: %w", err)
+	}
+	if !ok {
+		return ErrSupervised
+	}
+	defer func() { _ = l.Close() }()
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
+	}
+	k := &keepers{s: s, all: map[string]*keeper{}}
+	defer k.leave()
+	if err := k.orphans(ctx); err != nil {
+		return err
+	}
+	return s.Store.Watch(ctx, jobPrefix, func(d fleet.Doc) error {
+		if d.Body == nil {
+			k.reconcile(ctx, fleet.Job{Name: strings.TrimPrefix(d.Name, jobPrefix)})
+			return nil
+		}
+		var j fleet.Job
+		if err := json.Unmarshal(d.Body, &j); err != nil {
+			s.Log.Error("reading job", "name", d.Name, "err", err)
+			return nil
+		}
+		k.reconcile(ctx, j)
+		return nil
+	})
+}
+
+// keepers are the goroutines that each look after one replica. Only the
+// supervisor's own goroutine uses the map.
+type keepers struct {
+	s   *Supervisor
+	all map[string]*keeper
+	wg  sync.WaitGroup
+}
+
+// reconcile brings the keepers of one job in line with it.
+func (k *keepers) reconcile(ctx context.Context, j fleet.Job) {
+	want := map[string]fleet.Group{}
+	for _, g := range j.Groups {
+		for i := range g.Count {
+			want[fmt.Sprintf("%s/%s-%d", j.Name, g.Name, i)] = g
+		}
+	}
+	for id, kp := range k.all {
+		if job, _, _ := strings.Cut(id, "/"); job != j.Name {
+			continue
+		}
+		if g, ok := want[id]; !ok || !sameProcess(g, kp.group) {
+			kp.end(errStopped)
+			delete(k.all, id)
+		}
+	}
+	for id, g := range want {
+		if k.all[id] == nil {
+			k.start(ctx, id, g)
+		}
+	}
+}
+
+func (k *keepers) start(ctx context.Context, id string, g fleet.Group) {
+	kctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	kp := &keeper{s: k.s, id: id, group: g, end: end}
+	k.all[id] = kp
+	k.wg.Go(func() { kp.run(kctx) })
+}
+
+func (k *keepers) leave() {
+	for _, kp := range k.all {
+		kp.end(errLeave)
+	}
+	k.wg.Wait()
+}
+
+// orphans ends the children of replicas whose job is gone.
+func (k *keepers) orphans(ctx context.Context) error {
+	docs, err := k.s.Store.List(ctx, replicaPrefix)
+	if err != nil {
+		return err
+	}
+	for _, d := range docs {
+		id := strings.TrimPrefix(d.Name, replicaPrefix)
+		if keeps, err := k.s.wanted(ctx, id); err != nil {
+			return err
+		} else if keeps {
+			continue
+		}
+		kp := &keeper{s: k.s, id: id, group: fleet.Group{Grace: defaultGrace}}
+		kctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
+		end(errStopped)
+		k.wg.Go(func() { kp.run(kctx) })
+	}
+	return nil
+}
+
+// wanted tells whether a replica belongs to a job that is there.
+func (s *Supervisor) wanted(ctx context.Context, id string) (bool, error) {
+	job, rest, _ := strings.Cut(id, "/")
+	j, _, err := NewScheduler(s.Store, s.Dir).job(ctx, job)
+	if errors.Is(err, fleet.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, g := range j.Groups {
+		for i := range g.Count {
+			if rest == fmt.Sprintf("%s-%d", g.Name, i) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}

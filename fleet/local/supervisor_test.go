@@ -1,0 +1,255 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"llmops/fleet"
+	"llmops/fleet/fleettest"
+)
+
+// TestMain lets the test binary be the replicas' program: LLMOPS_TEST_SERVE is
+// the address to serve, LLMOPS_TEST_END ends it at once.
+func TestMain(m *testing.M) {
+	if addr := os.Getenv("LLMOPS_TEST_SERVE"); addr != "" {
+		serve(addr)
+	}
+	if os.Getenv("LLMOPS_TEST_END") != "" {
+		fmt.Println("no weights here")
+		os.Exit(7)
+	}
+	os.Exit(m.Run())
+}
+
+func serve(addr string) {
+	if os.Getenv("LLMOPS_TEST_DEAF") != "" {
+		signal.Ignore(syscall.SIGTERM)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("serving", addr)
+	_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }))
+	os.Exit(1)
+}
+
+func serving(name string) fleet.Group {
+	return fleet.Group{Name: name, Count: 1, Argv: []string{"${LLMOPS_BIN}"}, Env: map[string]string{"LLMOPS_TEST_SERVE": "${LLMOPS_ADDR}"},
+		Check: fleet.Check{Path: "/health"}, Grace: 5 * time.Second}
+}
+
+func ending(name string) fleet.Group {
+	return fleet.Group{Name: name, Count: 1, Argv: []string{"${LLMOPS_BIN}"}, Env: map[string]string{"LLMOPS_TEST_END": "1"}, Check: fleet.Check{Path: "/health"}}
+}
+
+// machine is a state directory with a supervisor that the test may end.
+func machine(t *testing.T, dir string) (s *Scheduler, end func()) {
+	t.Helper()
+	store, err := OpenStore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	sup := &Supervisor{Store: store, Dir: dir, Bin: bin, Env: os.Environ()}
+	go func() { done <- sup.Run(ctx) }()
+	ended := false
+	end = func() {
+		if ended {
+			return
+		}
+		ended = true
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("supervisor ended with %v", err)
+		}
+	}
+	t.Cleanup(end)
+	return NewScheduler(store, dir), end
+}
+
+func TestScheduler(t *testing.T) {
+	s, _ := machine(t, t.TempDir())
+	fleettest.Scheduler(t, s, serving, ending)
+}
+
+func TestReasonIsTheLastLine(t *testing.T) {
+	s, _ := machine(t, t.TempDir())
+	if _, err := s.Apply(t.Context(), fleet.Job{Name: "j", Groups: []fleet.Group{ending("main")}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	st := fleettest.Await(t, s, "j", func(st fleet.Status) bool { return len(st.Replicas) == 1 && st.Replicas[0].State == fleet.Failed })
+	if got := st.Replicas[0].Reason; !strings.Contains(got, "exit status 7") || !strings.Contains(got, "no weights here") {
+		t.Errorf("reason %q", got)
+	}
+	stopAll(t, s, "j")
+}
+
+func stopAll(t *testing.T, s *Scheduler, job string) {
+	t.Helper()
+	if err := s.Stop(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	fleettest.Await(t, s, job, func(st fleet.Status) bool { return len(st.Replicas) == 0 })
+}
+
+func one(st fleet.Status) bool {
+	return len(st.Replicas) == 1 && st.Replicas[0].State == fleet.Healthy
+}
+
+// A supervisor that ends leaves its child running; the next one knows it again
+// by its nonce, tends it and can stop it. A child whose job went away in
+// between is ended, and so is one whose job has changed.
+func TestTakeOver(t *testing.T) {
+	dir := t.TempDir()
+	s, end := machine(t, dir)
+	revs := map[string]uint64{}
+	for _, name := range []string{"keep", "gone", "changed"} {
+		rev, err := s.Apply(t.Context(), fleet.Job{Name: name, Groups: []fleet.Group{serving("main")}}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		revs[name] = rev
+	}
+	before := map[string]fleet.Replica{}
+	for name := range revs {
+		before[name] = fleettest.Await(t, s, name, one).Replicas[0]
+	}
+	end()
+	if err := s.Stop(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	g := serving("main")
+	g.Env["EXTRA"] = "1"
+	if _, err := s.Apply(t.Context(), fleet.Job{Name: "changed", Groups: []fleet.Group{g}}, revs["changed"]); err != nil {
+		t.Fatal(err)
+	}
+	if !held(filepath.Join(dir, "nonces", before["gone"].Nonce)) {
+		t.Error("the child ended with its supervisor")
+	}
+
+	s, _ = machine(t, dir)
+	fleettest.Await(t, s, "gone", func(st fleet.Status) bool { return len(st.Replicas) == 0 })
+	if held(filepath.Join(dir, "nonces", before["gone"].Nonce)) {
+		t.Error("the child of a job that is gone still runs")
+	}
+	st := fleettest.Await(t, s, "changed", func(st fleet.Status) bool { return one(st) && st.Replicas[0].Nonce != before["changed"].Nonce })
+	if held(filepath.Join(dir, "nonces", before["changed"].Nonce)) {
+		t.Errorf("the child of the old job still runs beside %+v", st)
+	}
+	st = fleettest.Await(t, s, "keep", one)
+	if got := st.Replicas[0]; got.Nonce != before["keep"].Nonce || got.Starts != 1 {
+		t.Errorf("replica %+v was not adopted from %+v", got, before["keep"])
+	}
+	// An adopted child that dies is started anew.
+	if err := syscall.Kill(before["keep"].PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	fleettest.Await(t, s, "keep", func(st fleet.Status) bool { return one(st) && st.Replicas[0].Starts == 2 })
+	stopAll(t, s, "keep")
+	stopAll(t, s, "changed")
+	left, _ := filepath.Glob(filepath.Join(dir, "nonces", "*"))
+	if len(left) > 0 {
+		t.Errorf("nonces left: %v", left)
+	}
+}
+
+func TestGraceEndsInAKill(t *testing.T) {
+	s, _ := machine(t, t.TempDir())
+	g := serving("main")
+	g.Env["LLMOPS_TEST_DEAF"] = "1"
+	g.Grace = 200 * time.Millisecond
+	if _, err := s.Apply(t.Context(), fleet.Job{Name: "deaf", Groups: []fleet.Group{g}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	fleettest.Await(t, s, "deaf", one)
+	stopAll(t, s, "deaf")
+}
+
+func TestOneSupervisor(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := machine(t, dir)
+	if _, err := s.Apply(t.Context(), fleet.Job{Name: "j", Groups: []fleet.Group{serving("main")}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	fleettest.Await(t, s, "j", one)
+	if err := (&Supervisor{Store: s.store, Dir: dir}).Run(t.Context()); !errors.Is(err, ErrSupervised) {
+		t.Errorf("a second supervisor: %v", err)
+	}
+	stopAll(t, s, "j")
+}
+
+func TestPlanSeesAPortInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	s, _ := machine(t, t.TempDir())
+	g := serving("main")
+	g.Addr = l.Addr().String()
+	p, err := s.Plan(t.Context(), fleet.Job{Name: "r", Groups: []fleet.Group{g}})
+	if err != nil || p.Fits || !strings.Contains(strings.Join(p.Reasons, ""), g.Addr) {
+		t.Errorf("Plan = %+v, %v", p, err)
+	}
+}
+
+func TestFollowedLogsGrow(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := logFile(dir, "j/main-0")
+	if err := os.WriteFile(path, []byte("one\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, err := NewScheduler(nil, dir).Logs(ctx, "j/main-0", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 64)
+		if n, err := r.Read(b); err != nil || string(b[:n]) != "one\n" {
+			t.Fatalf("%q, %v", b[:n], err)
+		}
+		time.AfterFunc(time.Second, func() {
+			f, _ := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+			_, _ = f.WriteString("two\n")
+			_ = f.Close()
+		})
+		if n, err := r.Read(b); err != nil || string(b[:n]) != "two\n" {
+			t.Fatalf("%q, %v", b[:n], err)
+		}
+		cancel()
+		if n, err := r.Read(b); n != 0 || err == nil {
+			t.Errorf("after the end: %d, %v", n, err)
+		}
+		_ = r.Close()
+	})
+}
+
+func TestPauseGrowsToABound(t *testing.T) {
+	for n, want := range map[int]time.Duration{1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 5: 1600 * time.Millisecond, 50: lastPause} {
+		if got := pause(n); got != want {
+			t.Errorf("pause(%d) = %v, want %v", n, got, want)
+		}
+	}
+}
