@@ -1,0 +1,210 @@
+// Package deploy turns a version of a model into warm replicas that have each
+// produced a real token.
+//
+// [Up] registers a job, waits for its replicas and asks each for a token; only
+// that makes a replica ready, since a process that answers a health check may
+// still be unable to serve. [Down] takes a version off the fleet. Both look at
+// what is there first and can be repeated after any interruption. [Wait] alone
+// is for jobs that somebody else has registered.
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"llmops/fleet"
+	"llmops/serving/openai"
+)
+
+const (
+	// maxStarts is how often a replica may fail before its job counts as broken.
+	maxStarts = 3
+	tokenWait = 60 * time.Second
+)
+
+// versionHeader is where an engine of ours says which version answered.
+const versionHeader = "Llmops-Version"
+
+// Ready is a replica that has produced a token, and how long that took after
+// its process answered the health check.
+type Ready struct {
+	fleet.Replica
+	FirstToken time.Duration `json:"first_token"`
+}
+
+// Prompts are what a fresh replica is warmed with after its first token.
+type Prompts [][]openai.Message
+
+// Up registers the job and returns when count replicas of it are ready.
+// A replica that fails repeatedly ends the wait with its reason.
+func Up(ctx context.Context, s fleet.Scheduler, j fleet.Job, warm Prompts, progress func(string)) ([]Ready, error) {
+	plan, err := s.Plan(ctx, j)
+	if err != nil {
+		return nil, fmt.Errorf("planning %s: %w", j.Name, err)
+	}
+	if !plan.Fits {
+		return nil, fmt.Errorf("job %s does not fit: %s", j.Name, plan.Reasons)
+	}
+	if len(plan.Changes) > 0 {
+		if err := register(ctx, s, j); err != nil {
+			return nil, fmt.Errorf("registering %s: %w", j.Name, err)
+		}
+	}
+	return Wait(ctx, s, j, warm, progress)
+}
+
+// register applies the job over whatever revision is there.
+func register(ctx context.Context, s fleet.Scheduler, j fleet.Job) error {
+	rev, err := revision(ctx, s, j.Name)
+	if err != nil {
+		return err
+	}
+	_, err = s.Apply(ctx, j, rev)
+	return err
+}
+
+// revision is the job's, 0 when it is not registered.
+func revision(ctx context.Context, s fleet.Scheduler, job string) (uint64, error) {
+	st, err := Status(ctx, s, job)
+	return st.Rev, err
+}
+
+// Status reads one job's status now; of a job that is not registered it is
+// empty.
+func Status(ctx context.Context, s fleet.Scheduler, job string) (fleet.Status, error) {
+	if direct, ok := s.(interface {
+		Status(context.Context, string) (fleet.Status, error)
+	}); ok {
+		return direct.Status(ctx, job)
+	}
+	found := errors.New("found")
+	var out fleet.Status
+	err := s.Watch(ctx, job, func(st fleet.Status) error {
+		if st.Job.Name != job {
+			return nil
+		}
+		out = st
+		return found
+	})
+	if !errors.Is(err, found) {
+		return fleet.Status{}, err
+	}
+	return out, nil
+}
+
+// Wait returns when every replica that the job asks for has produced a token.
+func Wait(ctx context.Context, s fleet.Scheduler, j fleet.Job, warm Prompts, progress func(string)) ([]Ready, error) {
+	var replicas []fleet.Replica
+	all := errors.New("all healthy")
+	err := s.Watch(ctx, j.Name, func(st fleet.Status) error {
+		if st.Job.Name != j.Name || st.Rev == 0 {
+			return nil
+		}
+		want, healthy := 0, 0
+		for _, g := range st.Job.Groups {
+			want += g.Count
+		}
+		for _, r := range st.Replicas {
+			switch {
+			case r.State == fleet.Healthy:
+				healthy++
+			case r.State == fleet.Failed && r.Starts >= maxStarts:
+				return fmt.Errorf("replica %s failed %d times: %s", r.ID, r.Starts, r.Reason)
+			}
+		}
+		progress(fmt.Sprintf("%s: %d of %d replicas answer", j.Name, healthy, want))
+		if healthy == want && len(st.Replicas) == want {
+			replicas = slices.Clone(st.Replicas)
+			return all
+		}
+		return nil
+	})
+	if !errors.Is(err, all) {
+		return nil, err
+	}
+	return ready(ctx, j, replicas, warm)
+}
+
+// ready gets a token of each replica, all at once, then warms them.
+func ready(ctx context.Context, j fleet.Job, replicas []fleet.Replica, warm Prompts) ([]Ready, error) {
+	out := make([]Ready, len(replicas))
+	errs := make([]error, len(replicas))
+	var wg sync.WaitGroup
+	for i, r := range replicas {
+		wg.Go(func() {
+			out[i].Replica = r
+			out[i].FirstToken, errs[i] = token(ctx, j, r, warm)
+		})
+	}
+	wg.Wait()
+	return out, errors.Join(errs...)
+}
+
+// token asks the replica for one token and holds it to its version.
+func token(ctx context.Context, j fleet.Job, r fleet.Replica, warm Prompts) (time.Duration, error) {
+	began := time.Now()
+	if err := Probe(ctx, r.Addr, j.Meta["alias"], j.Meta["version"]); err != nil {
+		return 0, fmt.Errorf("replica %s: %w", r.ID, err)
+	}
+	took := time.Since(began)
+	c := &openai.Client{BaseURL: "http://" + r.Addr}
+	for _, m := range warm {
+		req := request(j.Meta["alias"], m)
+		if _, _, err := c.Chat(ctx, req, nil); err != nil {
+			return 0, fmt.Errorf("warming replica %s: %w", r.ID, err)
+		}
+	}
+	return took, nil
+}
+
+// Probe asks the server at addr for one token of alias. An empty version
+// accepts any; otherwise the answer must say that it comes from that version.
+func Probe(ctx context.Context, addr, alias, version string) error {
+	ctx, cancel := context.WithTimeout(ctx, tokenWait)
+	defer cancel()
+	c := &openai.Client{BaseURL: "http://" + addr}
+	res, header, err := c.Chat(ctx, request(alias, []openai.Message{{Role: "user", Content: openai.Text("1")}}), nil)
+	if err != nil {
+		return fmt.Errorf("asking for a token: %w", err)
+	}
+	if res.Usage == nil || res.Usage.CompletionTokens < 1 {
+		return errors.New("asking for a token: the answer has none")
+	}
+	if got := header.Get(versionHeader); version != "" && got != "" && got != version {
+		return fmt.Errorf("asking for a token: version %s answered instead of %s", got, version)
+	}
+	return nil
+}
+
+func request(alias string, messages []openai.Message) *openai.ChatRequest {
+	one, zero := 1, 0.0
+	r := &openai.ChatRequest{Messages: messages}
+	r.Model, r.MaxTokens, r.Temperature = alias, &one, &zero
+	return r
+}
+
+// Down stops the job and returns when its last replica is gone.
+func Down(ctx context.Context, s fleet.Scheduler, job string) error {
+	if err := s.Stop(ctx, job); err != nil {
+		return fmt.Errorf("stopping %s: %w", job, err)
+	}
+	st, err := Status(ctx, s, job)
+	if err != nil || len(st.Replicas) == 0 {
+		return err
+	}
+	gone := errors.New("gone")
+	err = s.Watch(ctx, job, func(st fleet.Status) error {
+		if st.Job.Name == job && len(st.Replicas) == 0 {
+			return gone
+		}
+		return nil
+	})
+	if !errors.Is(err, gone) {
+		return fmt.Errorf("waiting for %s to stop: %w", job, err)
+	}
+	return nil
+}
