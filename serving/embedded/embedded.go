@@ -1,0 +1,97 @@
+// Package embedded is an inference engine for small models on the CPU: an
+// http.Handler that speaks the OpenAI-compatible API as vLLM does, names of
+// metrics included, so that the rest of llmops cannot tell them apart.
+//
+// A Server joins a Core, which decides what each step computes, with an Executor,
+// which computes it. The Core is a pure step function and runs under a virtual
+// clock as well; the executor here computes the Llama family in float32 from bf16,
+// f16, f32, fp8 and int4 checkpoints. A sequence's tokens depend on its own prompt
+// and sampling alone, never on what else is in the batch or in the cache. A Server
+// is safe for concurrent use; Core and Executor belong to one goroutine.
+//
+// It has no GPU code, tool-call parsing, guided decoding, preemption or network
+// listener, and it computes one model.
+package embedded
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"time"
+)
+
+// Defaults of Options.
+const (
+	DefaultMaxNumSeqs = 16
+	// DefaultMaxBatchedTokens keeps a step of the shipped model under 50 ms, because
+	// every running answer waits for the prompts that share its step.
+	DefaultMaxBatchedTokens = 128
+	DefaultMaxBody          = 16 << 20
+)
+
+// Options configure a Server. Zero values take the defaults.
+type Options struct {
+	ModelDir string // a checkpoint with config.json, tokenizer.json and safetensors
+	Name     string // what clients put in "model"; default: the folder's name
+	Version  string // sent as Llmops-Version on every response
+
+	MaxModelLen      int   // prompt and answer together; default and at most: the model's own
+	MaxNumSeqs       int   // computed at once
+	MaxBatchedTokens int   // in one step
+	KVBlocks         int   // of BlockSize tokens; default: enough for MaxNumSeqs of MaxModelLen
+	Threads          int   // that compute; default 1: another replica uses a second core better
+	MaxBody          int64 // bytes of a request
+
+	Fault Fault
+}
+
+// Fault makes the engine worse on purpose, so that gates can be tried against a
+// candidate that is really slower. The zero value is none.
+type Fault struct {
+	SlowPrompt SlowPrompt
+}
+
+// SlowPrompt adds PerToken to the time of a step for each prompt token it computes
+// of a prompt longer than Over. Shorter prompts in the same step wait with it, as
+// they would with a slow kernel.
+type SlowPrompt struct {
+	Over     int
+	PerToken time.Duration
+}
+
+func (o Options) withDefaults(maxPositions int) (Options, error) {
+	if o.Name == "" {
+		abs, err := filepath.Abs(o.ModelDir)
+		if err != nil {
+			return o, err
+		}
+		o.Name = filepath.Base(abs)
+	}
+	o.MaxModelLen = cmp.Or(o.MaxModelLen, maxPositions)
+	o.MaxNumSeqs = cmp.Or(o.MaxNumSeqs, DefaultMaxNumSeqs)
+	o.MaxBatchedTokens = cmp.Or(o.MaxBatchedTokens, max(DefaultMaxBatchedTokens, o.MaxNumSeqs))
+	o.KVBlocks = cmp.Or(o.KVBlocks, o.MaxNumSeqs*((o.MaxModelLen+BlockSize-1)/BlockSize))
+	o.Threads = cmp.Or(o.Threads, 1)
+	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
+	for _, f := range []struct {
+		name     string
+		n        int
+		from, to int
+	}{
+		{"maximum model length", o.MaxModelLen, 2, maxPositions},
+		{"maximum number of sequences", o.MaxNumSeqs, 1, 4096},
+		{"maximum tokens in a step", o.MaxBatchedTokens, o.MaxNumSeqs, 1 << 16},
+		{"cache blocks", o.KVBlocks, 1, 1 << 24},
+		{"threads", o.Threads, 1, max(runtime.NumCPU(), 64)},
+		{"slow prompts over", o.Fault.SlowPrompt.Over, 0, 1 << 30},
+	} {
+		if f.n < f.from || f.n > f.to {
+			return o, fmt.Errorf("%s is %d: want %d to %d", f.name, f.n, f.from, f.to)
+		}
+	}
+	if o.MaxBody < 1 || o.Fault.SlowPrompt.PerToken < 0 {
+		return o, fmt.Errorf("maximum body %d and slow-prompt delay %s: want no negative values", o.MaxBody, o.Fault.SlowPrompt.PerToken)
+	}
+	return o, nil
+}

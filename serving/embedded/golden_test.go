@@ -1,0 +1,240 @@
+package embedded
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"llmops/model"
+	"llmops/model/chat"
+	"llmops/model/tokenizer"
+)
+
+// engine is a Core and its executor without the server.
+type engine struct {
+	core *Core
+	exec *llama
+	next uint64
+}
+
+func newEngine(t testing.TB, dir string, l Limits, threads int) *engine {
+	t.Helper()
+	shape, err := model.LoadShape(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := loadWeights(dir, shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := NewCore(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &engine{core: core, exec: newLlama(shape, w, l.Tokens, shape.MaxPositions, l.Blocks, threads)}
+}
+
+// run adds the sequences and steps until all have ended. It returns the generated
+// tokens and the prompt's scores of each.
+func (e *engine) run(t testing.TB, seqs ...*Sequence) (generated, scores [][]Token) {
+	t.Helper()
+	at := make(map[*Sequence]int)
+	for i, s := range seqs {
+		e.next++
+		s.ID = e.next
+		at[s] = i
+		if err := e.core.Add(0, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	generated, scores = make([][]Token, len(seqs)), make([][]Token, len(seqs))
+	var b Batch
+	out := make([]Token, e.core.limits.Sequences)
+	for e.core.Next(0, &b) {
+		if _, err := e.exec.Step(t.Context(), &b, out); err != nil {
+			t.Fatal(err)
+		}
+		e.core.Commit(0, &b, out, func(ev Event) {
+			i := at[ev.Seq]
+			scores[i] = append(scores[i], ev.Prompt...)
+			if ev.Token != nil {
+				generated[i] = append(generated[i], *ev.Token)
+			}
+		})
+	}
+	return generated, scores
+}
+
+// golden is what bench/golden writes for one prompt.
+type golden struct {
+	Messages json.RawMessage
+	Text     string
+	IDs      []int
+	Logits   map[int]string
+	Logprobs []float64
+	Greedy   []struct {
+		ID  int
+		Gap float64
+	}
+}
+
+const tolerance = 1e-3
+
+func (g golden) check(t *testing.T, name string, e *engine) {
+	t.Helper()
+	for at, b64 := range g.Logits {
+		raw, err := base64.StdEncoding.DecodeString(b64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := e.logits(t, g.IDs[:at+1])
+		if len(raw) != 4*len(got) {
+			t.Fatalf("%s: %d logits, want %d", name, len(got), len(raw)/4)
+		}
+		for i := range got {
+			want := math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+			if d := math.Abs(float64(got[i] - want)); !(d <= tolerance) {
+				t.Errorf("%s: logit %d at position %d is %g, want %g", name, i, at, got[i], want)
+				break
+			}
+		}
+	}
+	generated, _ := e.run(t, &Sequence{Prompt: g.IDs, Max: len(g.Greedy)})
+	for i, want := range g.Greedy {
+		if got := generated[0][i].ID; got != want.ID {
+			if want.Gap > tolerance {
+				t.Errorf("%s: greedy token %d is %d, want %d with a gap of %g", name, i, got, want.ID, want.Gap)
+			}
+			break // what follows continues another text
+		}
+	}
+	_, scores := e.run(t, &Sequence{Prompt: g.IDs, Score: true, Max: 1})
+	if len(scores[0]) != len(g.Logprobs) {
+		t.Fatalf("%s: %d scores, want %d", name, len(scores[0]), len(g.Logprobs))
+	}
+	for i, want := range g.Logprobs {
+		if got := float64(scores[0][i].Logprob); !(math.Abs(got-want) <= tolerance) || scores[0][i].ID != g.IDs[i+1] {
+			t.Errorf("%s: log probability of token %d is %g (id %d), want %g", name, i+1, got, scores[0][i].ID, want)
+			break
+		}
+	}
+}
+
+// logits computes those after the last of ids, outside of the scheduler.
+func (e *engine) logits(t testing.TB, ids []int) []float32 {
+	t.Helper()
+	core, err := NewCore(Limits{Sequences: 1, Tokens: e.exec.tokens, Blocks: e.core.limits.Blocks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Sequence{Prompt: ids, Max: 1, Sampling: Sampling{Top: -1}}
+	if err := core.Add(0, s); err != nil {
+		t.Fatal(err)
+	}
+	// The blocks of this second scheduler are written over those of the first.
+	e.core, err = NewCore(e.core.limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b Batch
+	out := make([]Token, 1)
+	for core.Next(0, &b) {
+		if _, err := e.exec.Step(t.Context(), &b, out); err != nil {
+			t.Fatal(err)
+		}
+		core.Commit(0, &b, out, func(Event) {})
+	}
+	return slices.Clone(e.exec.logits[:e.exec.shape.Vocab])
+}
+
+func readGolden(t *testing.T, file string, into any) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTinyModelsEqualTransformers(t *testing.T) {
+	for _, name := range []string{"llama", "qwen2"} {
+		var rows []golden
+		readGolden(t, filepath.Join("testdata", name, "golden.json"), &rows)
+		e := newEngine(t, filepath.Join("testdata", name), Limits{Sequences: 4, Tokens: 20, Blocks: 64}, 1)
+		for _, g := range rows {
+			g.check(t, name, e)
+		}
+	}
+}
+
+// UnmarshalJSON takes logits as bench/golden/golden.py writes them, a list with positions.
+func (g *golden) UnmarshalJSON(b []byte) error {
+	type plain golden
+	var p struct {
+		plain
+		Logits json.RawMessage
+	}
+	if err := json.Unmarshal(b, &p); err != nil {
+		return err
+	}
+	*g = golden(p.plain)
+	var list []struct {
+		Position int
+		Float32  string
+	}
+	if json.Unmarshal(p.Logits, &list) != nil {
+		return json.Unmarshal(p.Logits, &g.Logits)
+	}
+	g.Logits = make(map[int]string)
+	for _, l := range list {
+		g.Logits[l.Position] = l.Float32
+	}
+	return nil
+}
+
+// freight is the shipped model.
+var freight = filepath.Join("..", "..", "examples", "freight", "weights")
+
+func TestFreightEqualsTransformers(t *testing.T) {
+	if _, err := os.Stat(freight); err != nil {
+		t.Skip("examples/freight has no weights")
+	}
+	var file struct {
+		Weights       string `json:"weights_sha256"`
+		Conversations map[string]golden
+	}
+	readGolden(t, filepath.Join("testdata", "golden-freight.json"), &file)
+	b, err := os.ReadFile(filepath.Join(freight, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := model.DigestOf(b).Hex(); got != file.Weights {
+		t.Fatalf("weights have the digest %s, the golden file is of %s: run bench/golden/golden.py", got, file.Weights)
+	}
+	tok, err := tokenizer.Load(freight)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl, err := chat.Load(freight)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(t, freight, Limits{Sequences: 4, Tokens: 128, Blocks: 512}, 1)
+	for name, g := range file.Conversations {
+		text, err := tmpl.Render(chat.Request{Messages: g.Messages, Prompt: true})
+		if err != nil || text != g.Text {
+			t.Errorf("%s: rendered %q, %v, want %q", name, text, err, g.Text)
+		}
+		if ids := tok.Encode(text, true); !slices.Equal(ids, g.IDs) {
+			t.Errorf("%s: ids %v, want %v", name, ids, g.IDs)
+		}
+		g.check(t, name, e)
+	}
+}

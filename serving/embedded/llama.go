@@ -1,0 +1,240 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"llmops/model"
+)
+
+// Executor computes a batch: one Token for each row, into out. It returns how long
+// that took by the clock that counts; a virtual clock advances by it. An Executor
+// is called by one goroutine.
+type Executor interface {
+	Step(ctx context.Context, b *Batch, out []Token) (took time.Duration, err error)
+}
+
+// llama computes the Llama family in float32. Each row of a product, and each
+// query of the attention, is computed the same way whatever else is in the batch,
+// so that a sequence's tokens depend on itself alone.
+type llama struct {
+	shape   model.Shape
+	weights *weights
+	threads int
+	cache   []layerCache
+	cos     []float32 // position × half a head
+	sin     []float32
+
+	tokens                  int // room in the buffers
+	x, norm, qkv, attn, mlp []float32
+	tmp                     []float32
+	logits                  []float32
+	scratch                 []attention // one a thread
+}
+
+// layerCache holds keys and values by block, then KV head, then token.
+type layerCache struct{ k, v []float32 }
+
+func newLlama(s model.Shape, w *weights, maxTokens, maxLen, blocks, threads int) *llama {
+	m := &llama{shape: s, weights: w, threads: threads, tokens: maxTokens}
+	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
+	m.x, m.norm = aligned(maxTokens*s.Hidden), aligned(maxTokens*s.Hidden)
+	m.qkv, m.attn = aligned(maxTokens*(q+2*kv)), aligned(maxTokens*q)
+	m.mlp = aligned(maxTokens * 2 * s.Intermediate)
+	m.tmp = aligned(maxTokens * max(s.Hidden, q, s.Intermediate))
+	m.logits = aligned(min(maxTokens, tileRows) * s.Vocab)
+	m.cache = make([]layerCache, s.Layers)
+	for i := range m.cache {
+		m.cache[i] = layerCache{aligned(blocks * BlockSize * kv), aligned(blocks * BlockSize * kv)}
+	}
+	m.scratch = make([]attention, threads)
+	for i := range m.scratch {
+		m.scratch[i] = newAttention(s, maxLen)
+	}
+	m.rotations(maxLen)
+	return m
+}
+
+// rotations tabulates the rotary embedding as transformers computes it: frequencies
+// and angles in float32.
+func (m *llama) rotations(maxLen int) {
+	half := m.shape.HeadDim / 2
+	m.cos, m.sin = make([]float32, maxLen*half), make([]float32, maxLen*half)
+	for i := range half {
+		f := ropeFrequency(m.shape.Rope, float32(1/math.Pow(m.shape.Rope.Theta, float64(2*i)/float64(m.shape.HeadDim))))
+		for pos := range maxLen {
+			a := float64(float32(pos) * f)
+			m.cos[pos*half+i], m.sin[pos*half+i] = float32(math.Cos(a)), float32(math.Sin(a))
+		}
+	}
+}
+
+func ropeFrequency(r model.Rope, f float32) float32 {
+	switch r.Type {
+	case "linear":
+		return f / float32(r.Factor)
+	case "llama3":
+		length := 2 * math.Pi / float64(f)
+		original := float64(r.OriginalMax)
+		switch {
+		case length < original/r.HighFreq:
+			return f
+		case length > original/r.LowFreq:
+			return f / float32(r.Factor)
+		}
+		smooth := (original/length - r.LowFreq) / (r.HighFreq - r.LowFreq)
+		return float32((1-smooth)*float64(f)/r.Factor + smooth*float64(f))
+	}
+	return f
+}
+
+// errNotFinite is what a computation gives that overflowed.
+var errNotFinite = errors.New("logits are not finite")
+
+// Step implements Executor.
+func (m *llama) Step(ctx context.Context, b *Batch, out []Token) (time.Duration, error) {
+	start := time.Now()
+	if b.Tokens > m.tokens {
+		return 0, fmt.Errorf("computing %d tokens in buffers for %d", b.Tokens, m.tokens)
+	}
+	m.forward(b)
+	err := m.results(b, out)
+	return time.Since(start), err
+}
+
+func (m *llama) forward(b *Batch) {
+	s, w, n := m.shape, m.weights, b.Tokens
+	at := 0
+	for _, r := range b.Rows {
+		for _, t := range r.Tokens {
+			copy(m.x[at*s.Hidden:(at+1)*s.Hidden], w.embed[t*s.Hidden:])
+			at++
+		}
+	}
+	for i := range w.layers {
+		l := &w.layers[i]
+		m.rms(m.norm, m.x, l.attnNorm, n)
+		l.qkv.apply(m.threads, m.qkv, m.norm, m.tmp, n)
+		m.attend(b, &m.cache[i])
+		l.out.apply(m.threads, m.norm, m.attn, m.tmp, n)
+		add(m.x[:n*s.Hidden], m.norm)
+		m.rms(m.norm, m.x, l.mlpNorm, n)
+		l.gateUp.apply(m.threads, m.mlp, m.norm, m.tmp, n)
+		l.down.apply(m.threads, m.norm, m.gate(n), m.tmp, n)
+		add(m.x[:n*s.Hidden], m.norm)
+	}
+}
+
+func add(x, y []float32) {
+	y = y[:len(x)]
+	for i := range x {
+		x[i] += y[i]
+	}
+}
+
+func (m *llama) rms(dst, x, weight []float32, rows int) {
+	h := m.shape.Hidden
+	for i := range rows {
+		row, to := x[i*h:(i+1)*h], dst[i*h:(i+1)*h]
+		var a, b, c, d float32 // four sums: one would wait for itself
+		for j := 0; j < h; j += lanes {
+			a += row[j] * row[j]
+			b += row[j+1] * row[j+1]
+			c += row[j+2] * row[j+2]
+			d += row[j+3] * row[j+3]
+		}
+		mean := float64((a+b)+(c+d)) / float64(h)
+		r := float32(1 / math.Sqrt(mean+m.shape.NormEps))
+		for j, v := range row {
+			to[j] = weight[j] * (v * r)
+		}
+	}
+}
+
+// gate computes silu(gate) × up in place and packs the rows to the front: a row is
+// written where the ones before it were read.
+func (m *llama) gate(rows int) []float32 {
+	wide := m.shape.Intermediate
+	for i := range rows {
+		both := m.mlp[i*2*wide : (i+1)*2*wide]
+		to := m.mlp[i*wide : (i+1)*wide]
+		for j := range wide {
+			g := both[j]
+			to[j] = g / (1 + exp32(-g)) * both[wide+j]
+		}
+	}
+	return m.mlp[:rows*wide]
+}
+
+// results computes logits where somebody wants them, in tiles.
+func (m *llama) results(b *Batch, out []Token) error {
+	h := m.shape.Hidden
+	tile := min(m.tokens, tileRows)
+	type place struct{ row, token int }
+	var wanted []place
+	flush := func() error {
+		if len(wanted) == 0 {
+			return nil
+		}
+		m.logitsOf(m.tmp[:len(wanted)*h], len(wanted))
+		for i, p := range wanted {
+			if err := m.result(b.Rows[p.row], p.token, m.logits[i*m.shape.Vocab:(i+1)*m.shape.Vocab], &out[p.row]); err != nil {
+				return err
+			}
+		}
+		wanted = wanted[:0]
+		return nil
+	}
+	at := 0
+	for i, r := range b.Rows {
+		out[i] = Token{}
+		for j := range r.Tokens {
+			last := j == len(r.Tokens)-1
+			scored := r.Seq.Score && r.Start+j+1 < len(r.Seq.Prompt)
+			if scored || last && r.Sample {
+				copy(m.tmp[len(wanted)*h:(len(wanted)+1)*h], m.x[at*h:(at+1)*h])
+				wanted = append(wanted, place{i, j})
+				if len(wanted) == tile {
+					if err := flush(); err != nil {
+						return err
+					}
+				}
+			}
+			at++
+		}
+	}
+	return flush()
+}
+
+func (m *llama) logitsOf(x []float32, rows int) {
+	m.rms(m.norm, x, m.weights.norm, rows)
+	m.weights.head.apply(m.threads, m.logits, m.norm, m.tmp, rows)
+}
+
+func (m *llama) result(r Row, token int, logits []float32, out *Token) error {
+	s := r.Seq
+	for _, l := range logits {
+		if l-l != 0 { // NaN or infinite
+			return fmt.Errorf("sequence %d at token %d: %w", s.ID, r.Start+token, errNotFinite)
+		}
+	}
+	if next := r.Start + token + 1; s.Score && next < len(s.Prompt) {
+		out.Prompt = append(out.Prompt, report(logits, s.Prompt[next], max(s.Sampling.Top, 0)))
+		return nil
+	}
+	if s.Sampling.Top < 0 {
+		out.ID = choose(s, logits)
+		return nil
+	}
+	raw := logits
+	if s.Sampling.changes() {
+		logits = append([]float32(nil), logits...)
+	}
+	prompt := out.Prompt
+	*out = report(raw, choose(s, logits), s.Sampling.Top)
+	out.Prompt = prompt
+	return nil
+}
