@@ -32,11 +32,11 @@ var below = [...]float64{.5, .6, .75, .9}
 // matter, so a bad hour that hits both arms is no evidence.
 //
 // It is the null "ratio ≤ Tolerated"; reaching 1/α rejects it, which means
-// harm. The zero value is not ready: set Tolerated. State is its log-e-values,
-// which may be stored and read back.
+// harm. The zero value is not ready: set Tolerated. Its fields may be stored and
+// read back.
 type Excess struct {
 	Tolerated float64              `json:"tolerated"`
-	LogE      [len(ratios)]float64 `json:"log_e"`
+	Logs      [len(ratios)]float64 `json:"logs"`
 	Bad       uint64               `json:"bad"`      // of both arms
 	ArmBad    uint64               `json:"arm_bad"`  // of the arm under test
 	Requests  uint64               `json:"requests"` // of both arms
@@ -59,20 +59,18 @@ func (e *Excess) Add(armBad, armN, otherBad, otherN uint64) (added bool) {
 	null := theta(s, e.Tolerated)
 	for i, r := range ratios {
 		alt := theta(s, r*e.Tolerated)
-		e.LogE[i] += float64(armBad)*math.Log(alt/null) + float64(otherBad)*math.Log((1-alt)/(1-null))
+		e.Logs[i] += float64(armBad)*math.Log(alt/null) + float64(otherBad)*math.Log((1-alt)/(1-null))
 	}
 	return true
 }
 
 func theta(share, ratio float64) float64 { return ratio * share / (ratio*share + 1 - share) }
 
-// LogE of the mixture.
-func (e *Excess) logE() float64 {
-	return logMean(e.LogE[:], nil)
-}
+// LogE is the logarithm of the e-value against "ratio ≤ Tolerated".
+func (e *Excess) LogE() float64 { return logMean(e.Logs[:], nil) }
 
 // Harm reports whether the ratio is above the tolerated one at level alpha.
-func (e *Excess) Harm(alpha float64) bool { return e.logE() >= -math.Log(alpha) }
+func (e *Excess) Harm(alpha float64) bool { return e.LogE() >= -math.Log(alpha) }
 
 // Ratio is the observed ratio of rates; NaN when the other arm had nothing bad.
 func (e *Excess) Ratio() float64 {
@@ -87,7 +85,7 @@ func (e *Excess) Ratio() float64 {
 // reaching 1/α rejects it, which shows that the arm is not that much worse.
 type Within struct {
 	Limit float64             `json:"limit"`
-	LogE  [len(below)]float64 `json:"log_e"`
+	Logs  [len(below)]float64 `json:"logs"`
 	Bad   uint64              `json:"bad"`
 }
 
@@ -101,19 +99,22 @@ func (w *Within) Add(armBad, armN, otherBad, otherN uint64) {
 	null := theta(s, w.Limit)
 	for i, r := range below {
 		alt := theta(s, r*w.Limit)
-		w.LogE[i] += float64(armBad)*math.Log(alt/null) + float64(otherBad)*math.Log((1-alt)/(1-null))
+		w.Logs[i] += float64(armBad)*math.Log(alt/null) + float64(otherBad)*math.Log((1-alt)/(1-null))
 	}
 }
 
+// LogE is the logarithm of the e-value against "ratio ≥ Limit".
+func (w *Within) LogE() float64 { return logMean(w.Logs[:], nil) }
+
 // Shown reports whether the ratio is below the limit at level alpha.
-func (w *Within) Shown(alpha float64) bool { return logMean(w.LogE[:], nil) >= -math.Log(alpha) }
+func (w *Within) Shown(alpha float64) bool { return w.LogE() >= -math.Log(alpha) }
 
 // Rate tests whether the share of bad requests is below a stated limit. Its
 // null is "rate ≥ Limit"; reaching 1/α rejects it. With nothing bad seen at a
 // limit of 5 % and α of 1.25 % that takes 99 requests.
 type Rate struct {
 	Limit float64              `json:"limit"`
-	LogE  [len(shares)]float64 `json:"log_e"`
+	Logs  [len(shares)]float64 `json:"logs"`
 	Zero  bool                 `json:"zero,omitempty"` // the alternative "never" is refuted
 	N     uint64               `json:"n"`
 	Bad   uint64               `json:"bad"`
@@ -129,21 +130,24 @@ func (r *Rate) Add(bad, n uint64) {
 	good := float64(n - bad)
 	for i, s := range shares {
 		p := s * r.Limit
-		r.LogE[i] += good * math.Log((1-p)/(1-r.Limit))
+		r.Logs[i] += good * math.Log((1-p)/(1-r.Limit))
 		if s > 0 {
-			r.LogE[i] += float64(bad) * math.Log(s)
+			r.Logs[i] += float64(bad) * math.Log(s)
 		}
 	}
 }
 
-// Shown reports whether the rate is below the limit at level alpha.
-func (r *Rate) Shown(alpha float64) bool {
-	logs, w := r.LogE, weights
+// LogE is the logarithm of the e-value against "rate ≥ Limit".
+func (r *Rate) LogE() float64 {
+	logs, w := r.Logs, weights
 	if r.Zero {
 		w[0] = 0
 	}
-	return logMean(logs[:], w[:]) >= -math.Log(alpha)
+	return logMean(logs[:], w[:])
 }
+
+// Shown reports whether the rate is below the limit at level alpha.
+func (r *Rate) Shown(alpha float64) bool { return r.LogE() >= -math.Log(alpha) }
 
 // CleanRequests is how many requests without a bad one show a rate below the
 // limit at level alpha.

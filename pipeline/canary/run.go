@@ -1,0 +1,164 @@
+package canary
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"llmops/evidence"
+	"llmops/serving/route"
+)
+
+// tickEvery is how often the judge looks.
+const tickEvery = time.Second
+
+// ppm is a share in parts per million.
+func ppm(share float64) uint32 { return uint32(math.Round(share * route.Million)) }
+
+// Hooks are what a run needs of its host. Intent is called before each change
+// of the route other than a renewal and must return an error when the host has
+// lost the run; Save after each look; Tell with what a reader should know.
+type Hooks struct {
+	Intent func(ctx context.Context, what string, detail any) error
+	Save   func(ctx context.Context, s State) error
+	Tell   func(s State, a Action)
+}
+
+// Result is how a canary ended.
+type Result struct {
+	Policy   Policy    `json:"policy"`
+	State    State     `json:"state"`
+	Kind     Kind      `json:"kind"`
+	Guard    string    `json:"guard,omitempty"`
+	Reason   string    `json:"reason"`
+	Decided  time.Time `json:"decided"`
+	Delivery Delivery  `json:"delivery"`
+}
+
+// Run drives a canary from state s, whose route has been claimed under epoch,
+// until it promotes, rolls back or gives up; the traffic has then been returned
+// in the latter two cases and is still leased in the first. s may come from an
+// earlier run that was interrupted: its evidence counts on, its lease is
+// granted anew.
+func Run(ctx context.Context, c *Control, p Policy, s State, epoch uint64, h Hooks) (Result, error) {
+	res := Result{Policy: p}
+	if err := grant(ctx, c, p, s, epoch, h); err != nil {
+		return res, err
+	}
+	tick := time.NewTicker(tickEvery)
+	defer tick.Stop()
+	for {
+		o, err := c.Observe(ctx, &p)
+		if err != nil {
+			return res, err
+		}
+		var a Action
+		s, a = Step(s, o, p)
+		if err := h.Save(ctx, s); err != nil {
+			return res, err
+		}
+		h.Tell(s, a)
+		switch a.Kind {
+		case Advance:
+			err = grant(ctx, c, p, s, epoch, h)
+		case Renew:
+			_, _, err = c.Change(ctx, func(d route.Doc) (route.Doc, error) {
+				if d.Lease == nil {
+					return d, route.ErrFenced
+				}
+				return route.Renew(d, epoch, d.Seq+1, a.Reason)
+			})
+		case Promote, Rollback, GiveUp:
+			res.State, res.Kind, res.Guard, res.Reason, res.Decided = s, a.Kind, a.Guard, a.Reason, time.Now().UTC()
+			if a.Kind == Promote {
+				return res, nil
+			}
+			if err := h.Intent(ctx, string(a.Kind), a.Reason); err != nil {
+				return res, err
+			}
+			_, res.Delivery, err = c.Change(ctx, func(d route.Doc) (route.Doc, error) { return route.Fallback(d), nil })
+			return res, err
+		}
+		if err != nil {
+			return res, err
+		}
+		select {
+		case <-ctx.Done():
+			return res, ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// grant leases the weight of the state's step.
+func grant(ctx context.Context, c *Control, p Policy, s State, epoch uint64, h Hooks) error {
+	w := ppm(p.Steps[s.Step].Weight)
+	if err := h.Intent(ctx, fmt.Sprintf("lease %g%% to %s", float64(w)/1e4, p.Candidate), map[string]any{"step": s.Step, "epoch": epoch}); err != nil {
+		return err
+	}
+	_, _, err := c.Change(ctx, func(d route.Doc) (route.Doc, error) {
+		shares := map[string]uint32{p.Candidate: w, p.Stable: route.Million - w}
+		splits := []route.Split{{Shares: shares}}
+		if p.Zone != "" {
+			splits = append([]route.Split{{Zone: p.Zone, Shares: shares}}, route.All(p.Stable)...)
+		}
+		return route.Grant(d, epoch, route.Lease{Intent: route.Intent{Splits: splits}, TTL: LeaseTTL, Seen: s.seen()})
+	})
+	return err
+}
+
+// Fenced tells whether a run ended because somebody else took the route.
+func Fenced(err error) bool { return errors.Is(err, route.ErrFenced) }
+
+// Verdict is what the result says, guard by guard.
+func (r *Result) Verdict() evidence.Verdict {
+	p := &r.Policy
+	var parts []evidence.Verdict
+	for g := range guards {
+		if p.guarded(g) {
+			parts = append(parts, r.guard(g))
+		}
+	}
+	v := evidence.All("canary: "+r.Reason, parts...)
+	v.N = int(r.State.Requests[1])
+	switch r.Kind {
+	case Rollback:
+		v.Outcome = evidence.Fail
+	case GiveUp:
+		v.Outcome = evidence.Inconclusive
+	}
+	if len(r.Delivery.Missing) > 0 {
+		v.Warnings = append(v.Warnings, fmt.Sprintf("routers %v did not acknowledge the return of traffic; their lease ended within %v", r.Delivery.Missing, LeaseTTL))
+	}
+	return v
+}
+
+func (r *Result) guard(g int) evidence.Verdict {
+	p, s := &r.Policy, &r.State.Guards[g]
+	level := p.level()
+	v := evidence.Verdict{Claim: Names[g], Confidence: 1 - level}
+	if s.Rate != nil {
+		v.Unit, v.N, v.Need = "share", int(s.Rate.N), evidence.CleanRequests(s.Rate.Limit, level)
+		v.Hi = s.Rate.Limit
+		if s.Rate.N > 0 {
+			v.Estimate = float64(s.Rate.Bad) / float64(s.Rate.N)
+		}
+		v.Claim = fmt.Sprintf("%s: share of requests over the bound is below %g%%", Names[g], 100*s.Rate.Limit)
+	} else {
+		v.Unit, v.N, v.Hi = "ratio", int(s.Harm.ArmReqs), safeRatio
+		if x := s.Harm.Ratio(); !math.IsNaN(x) {
+			v.Estimate = x
+		}
+		v.Claim = fmt.Sprintf("%s: rate is below %d times that of stable", Names[g], safeRatio)
+	}
+	switch {
+	case s.Harm.Harm(level):
+		v.Outcome = evidence.Fail
+		v.Warnings = append(v.Warnings, "candidate "+s.Harm.String()+" of stable")
+	case s.safe(level):
+		v.Outcome = evidence.Pass
+	}
+	return v
+}
