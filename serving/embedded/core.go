@@ -163,8 +163,8 @@ func (c *Core) need(r *Sequence) int {
 	return (len(r.Prompt) + max(r.Max-1, 0) + BlockSize - 1) / BlockSize
 }
 
-// Cancel ends a sequence; one that is unknown or done is ignored. It must not be
-// called between Next and Commit.
+// Cancel ends a sequence; one that is unknown or done is ignored. Between Next and
+// Commit it may be called only to give the batch up; emit may call it.
 func (c *Core) Cancel(now time.Duration, id uint64) {
 	if s := c.byID[id]; s != nil {
 		c.end(s)

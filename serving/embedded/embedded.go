@@ -82,7 +82,7 @@ func (o Options) withDefaults(maxPositions int) (Options, error) {
 		{"maximum model length", o.MaxModelLen, 2, maxPositions},
 		{"maximum number of sequences", o.MaxNumSeqs, 1, 4096},
 		{"maximum tokens in a step", o.MaxBatchedTokens, o.MaxNumSeqs, 1 << 16},
-		{"cache blocks", o.KVBlocks, 1, 1 << 24},
+		{"cache blocks", o.KVBlocks, (o.MaxModelLen + BlockSize - 1) / BlockSize, 1 << 24},
 		{"threads", o.Threads, 1, max(runtime.NumCPU(), 64)},
 		{"slow prompts over", o.Fault.SlowPrompt.Over, 0, 1 << 30},
 	} {

@@ -394,4 +394,7 @@ type Model struct {
 	OwnedBy     string `json:"owned_by"`
 	Root        string `json:"root,omitempty"`
 	MaxModelLen int    `json:"max_model_len,omitempty"`
+
+	Quantisation string            `json:"quantisation,omitempty"` // "none", "fp8 channel", …
+	Meta         map[string]string `json:"meta,omitempty"`
 }
