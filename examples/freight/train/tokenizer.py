@@ -41,12 +41,25 @@ def split(pattern):
     )
 
 
-def texts(generator, stage, tokens, n):
+def samples(generator, stage, tokens, n):
     command = [generator, "-stage", str(stage), "-tokens", str(tokens), "-n", str(n), "-seed", "1000", "train"]
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
-        sample = json.loads(line)
+        yield json.loads(line)
+
+
+def texts(*args):
+    for sample in samples(*args):
         for segment in sample["prefix"] + [s for branch in sample["branches"] for s in branch]:
             yield from re.split("|".join(map(re.escape, (TURN, END))), segment["t"])
+
+
+def check(tokenizer, generator):
+    """The trainer tokenises pieces; a server tokenises the whole conversation. Both must see the same tokens."""
+    for sample in samples(generator, 4, 352, 200):
+        for branch in sample["branches"]:
+            pieces = [s["t"] for s in sample["prefix"] + branch]
+            apart = [i for piece in pieces for i in tokenizer.encode(piece).ids]
+            assert apart == tokenizer.encode("".join(pieces)).ids, pieces
 
 
 def main():
@@ -70,6 +83,8 @@ def main():
     tokenizer.pre_tokenizer = split(SERVED)
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (END_OF_TEXT, TURN, END)])
     assert tokenizer.get_vocab_size() == VOCAB, tokenizer.get_vocab_size()
+
+    check(tokenizer, args.generator)
 
     args.out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(args.out / "tokenizer.json"))
