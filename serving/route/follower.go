@@ -89,6 +89,9 @@ func (f *Follower) Push(now time.Duration, rev uint64, d Doc) (changed bool, err
 // Doc is the document in force and its revision.
 func (f *Follower) Doc() (d Doc, rev uint64, ok bool) { return f.doc, f.rev, f.has }
 
+// ReadAt is when the newest answered read began; ok is false before the first.
+func (f *Follower) ReadAt() (t time.Duration, ok bool) { return f.readAt, f.read }
+
 // Until is the time at which leased weights end; ok is false when they are
 // not live for want of a lease that was seen to move.
 func (f *Follower) Until() (t time.Duration, ok bool) {

@@ -1,0 +1,77 @@
+package router
+
+import (
+	"net/http"
+	"strings"
+)
+
+// sniffer looks into an answer as it passes, streamed or not.
+type sniffer struct {
+	sse    bool
+	ev     events
+	whole  *[]byte // an answer in one piece, as far as it is looked into
+	broken bool    // too large, or no JSON
+}
+
+func (s *sniffer) begin(ans *answer) {
+	ct := first(ans.Header, "Content-Type")
+	s.sse = strings.HasPrefix(ct, "text/event-stream") && ans.Status == http.StatusOK
+	s.broken = !s.sse && !strings.HasPrefix(ct, "application/json")
+	if !s.sse && !s.broken {
+		s.whole = buffers.Get().(*[]byte)
+	}
+}
+
+func (s *sniffer) end() {
+	if s.whole != nil {
+		release(s.whole)
+		s.whole = nil
+	}
+}
+
+// feed takes a piece; token tells whether it brought output of a stream.
+func (s *sniffer) feed(into *seen, p []byte) (token bool) {
+	switch {
+	case s.sse:
+		before := s.ev.tokens
+		s.ev.feed(p)
+		*into = s.ev.seen
+		return s.ev.tokens > before
+	case s.broken:
+	case len(*s.whole)+len(p) > maxSniff:
+		s.broken = true
+	default:
+		*s.whole = append(*s.whole, p...)
+	}
+	return false
+}
+
+// outcome judges an answer that was read to its end.
+func (s *sniffer) outcome(into *seen, status int) outcome {
+	switch {
+	case status == http.StatusTooManyRequests || status >= 500:
+		return failed
+	case status >= 400:
+		return invalid
+	case s.sse:
+		s.ev.end()
+		*into = s.ev.seen
+		if into.failed || !into.done {
+			return failed
+		}
+	case !s.broken:
+		into.look(*s.whole)
+		if into.failed {
+			return failed
+		}
+	}
+	return done
+}
+
+// left judges a stream whose client left: one that had its end was served.
+func (s *sniffer) left(into *seen) outcome {
+	if s.sse && into.done && !into.failed {
+		return done
+	}
+	return cancelled
+}
