@@ -30,7 +30,7 @@ func (k blockKey) next(tokens []int) blockKey {
 }
 
 // pool hands out blocks. A block that nobody uses stays in the cache until its
-// place is needed, the longest unused first.
+// place is needed, the longest unused first; blocks without content go before those.
 type pool struct {
 	blocks   []block
 	head     int32 // of the free list, the next to be taken; -1 for none
@@ -50,12 +50,12 @@ type block struct {
 func newPool(n int) *pool {
 	p := &pool{blocks: make([]block, n), head: -1, tail: -1, cached: make(map[blockKey]int32)}
 	for i := range n {
-		p.pushFree(int32(i))
+		p.pushBack(int32(i))
 	}
 	return p
 }
 
-func (p *pool) pushFree(i int32) {
+func (p *pool) pushBack(i int32) {
 	b := &p.blocks[i]
 	b.prev, b.next = p.tail, -1
 	if p.tail >= 0 {
@@ -64,6 +64,18 @@ func (p *pool) pushFree(i int32) {
 		p.head = i
 	}
 	p.tail = i
+	p.free++
+}
+
+func (p *pool) pushFront(i int32) {
+	b := &p.blocks[i]
+	b.prev, b.next = -1, p.head
+	if p.head >= 0 {
+		p.blocks[p.head].prev = i
+	} else {
+		p.tail = i
+	}
+	p.head = i
 	p.free++
 }
 
@@ -109,8 +121,12 @@ func (p *pool) share(i int32) {
 func (p *pool) release(i int32) {
 	b := &p.blocks[i]
 	b.refs--
-	if b.refs == 0 {
-		p.pushFree(i)
+	switch {
+	case b.refs > 0:
+	case b.keyed:
+		p.pushBack(i)
+	default:
+		p.pushFront(i)
 	}
 }
 

@@ -1,0 +1,93 @@
+package embedded
+
+import (
+	"math"
+	"testing"
+)
+
+func expOf(x float32) float64 { return math.Exp(float64(x)) }
+
+func BenchmarkMultiply(b *testing.B) {
+	const rows, n, k = 128, 512, 256
+	x, w, y := aligned(rows*k), aligned(n*k), aligned(rows*n)
+	for i := range x {
+		x[i] = float32(i%13) - 6
+	}
+	for i := range w {
+		w[i] = float32(i%11) - 5
+	}
+	for b.Loop() {
+		multiply(1, y, x, w, rows, n, k)
+	}
+	b.ReportMetric(2*rows*n*k*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+}
+
+// BenchmarkPrefill computes prompts of 128 tokens one after the other.
+func BenchmarkPrefill(b *testing.B) {
+	shape, w := randomModel(1)
+	core, err := NewCore(Limits{Sequences: 16, Tokens: 128, Blocks: 256})
+	if err != nil {
+		b.Fatal(err)
+	}
+	e := &engine{core: core, exec: newLlama(shape, w, 128, 2048, 256, 1)}
+	prompt := make([]int, 128)
+	n := 0
+	for b.Loop() {
+		n++
+		for i := range prompt {
+			prompt[i] = (i*7 + n) % 1024 // another one each time: nothing is cached
+		}
+		e.run(b, &Sequence{Prompt: prompt, Max: 1, Sampling: Sampling{Top: -1}})
+	}
+	b.ReportMetric(128*float64(b.N)/b.Elapsed().Seconds(), "tokens/s")
+}
+
+// BenchmarkDecode steps answers behind prompts of 128 tokens.
+func BenchmarkDecode(b *testing.B) {
+	for _, batch := range []int{1, 8, 16} {
+		b.Run("batch-"+string(rune('0'+batch/10))+string(rune('0'+batch%10)), func(b *testing.B) {
+			shape, w := randomModel(1)
+			core, err := NewCore(Limits{Sequences: 16, Tokens: 128, Blocks: 2048})
+			if err != nil {
+				b.Fatal(err)
+			}
+			e := &engine{core: core, exec: newLlama(shape, w, 128, 2048, 2048, 1)}
+			out := make([]Token, 16)
+			var bt Batch
+			id := uint64(0)
+			fill := func() {
+				for range batch {
+					id++
+					s := &Sequence{ID: id, Prompt: make([]int, 128), Max: 128, Sampling: Sampling{Top: -1}}
+					for i := range s.Prompt {
+						s.Prompt[i] = (i + int(id)) % 1024
+					}
+					if err := core.Add(0, s); err != nil {
+						b.Fatal(err)
+					}
+				}
+				for core.Stats().Waiting > 0 || bt.Tokens != batch {
+					core.Next(0, &bt)
+					if _, err := e.exec.Step(b.Context(), &bt, out); err != nil {
+						b.Fatal(err)
+					}
+					core.Commit(0, &bt, out, func(Event) {})
+				}
+			}
+			for b.Loop() {
+				if !core.Next(0, &bt) {
+					b.StopTimer()
+					bt.Tokens = 0
+					fill()
+					b.StartTimer()
+					core.Next(0, &bt)
+				}
+				if _, err := e.exec.Step(b.Context(), &bt, out); err != nil {
+					b.Fatal(err)
+				}
+				core.Commit(0, &bt, out, func(Event) {})
+			}
+			b.ReportMetric(float64(batch)*float64(b.N)/b.Elapsed().Seconds(), "tokens/s")
+		})
+	}
+}
