@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"llmops/serving/openai"
 	"llmops/serving/route"
 )
 
@@ -55,7 +56,7 @@ type flight struct {
 	begun      bool          // output has come; written under of.mu
 	first      time.Duration // when it first did
 	last       time.Duration
-	seen       seen
+	seen       openai.Peek
 	mismatched bool
 	retried    bool
 	prev, next *flight // guarded by of.mu
@@ -121,7 +122,7 @@ func (f *flight) end(now time.Duration, o outcome) {
 	switch o {
 	case done:
 		s.Done++
-		if f.seen.refused {
+		if f.seen.Refused {
 			s.Refusals++
 		}
 	case failed:
@@ -137,11 +138,11 @@ func (f *flight) end(now time.Duration, o outcome) {
 	if f.retried {
 		s.Retried++
 	}
-	if f.seen.usage && o == done {
+	if f.seen.Usage && o == done {
 		s.Counted++
-		s.InputTokens += uint64(f.seen.prompt)
-		s.CachedTokens += uint64(f.seen.cached)
-		s.OutputTokens += uint64(f.seen.output)
+		s.InputTokens += uint64(f.seen.Prompt)
+		s.CachedTokens += uint64(f.seen.Cached)
+		s.OutputTokens += uint64(f.seen.Output)
 	}
 	if !f.stream || o == invalid {
 		return // an answer in one piece has no first token
@@ -155,16 +156,16 @@ func (f *flight) end(now time.Duration, o outcome) {
 		}
 		return
 	}
-	switch n := f.seen.output; {
+	switch n := f.seen.Output; {
 	case o != done:
 		// Broken off: what the next token was waited for counts, so that a
 		// stream which stalls does not look as fast as it began.
-		s.TPOT.Add((now - f.first) / time.Duration(max(f.seen.tokens, 1)))
+		s.TPOT.Add((now - f.first) / time.Duration(max(f.seen.Tokens, 1)))
 		s.TPOTChunks++
-	case f.seen.usage && n > 1:
+	case f.seen.Usage && n > 1:
 		s.TPOT.Add((f.last - f.first) / time.Duration(n-1))
-	case !f.seen.usage && f.seen.tokens > 1:
-		s.TPOT.Add((f.last - f.first) / time.Duration(f.seen.tokens-1))
+	case !f.seen.Usage && f.seen.Tokens > 1:
+		s.TPOT.Add((f.last - f.first) / time.Duration(f.seen.Tokens-1))
 		s.TPOTChunks++
 	}
 }

@@ -90,9 +90,9 @@ func (m *mirrored) run(ctx context.Context) {
 	o := failed
 	defer func() {
 		m.f.end(m.r.o.Now(), o)
-		m.r.release(m.d, Usage{m.f.seen.prompt, m.f.seen.output})
+		m.r.release(m.d, Usage{m.f.seen.Prompt, m.f.seen.Output})
 		if m.pair != nil {
-			m.pair.end(1, o == done, m.f.seen.text)
+			m.pair.end(1, o == done, m.f.seen.Text)
 		}
 	}()
 	ans, err := m.d.Replica.ask(ctx, m.path, m.rest, m.body, m.r.o.Wait)

@@ -246,10 +246,10 @@ func (c *call) serve(d Decision, a *aliasView) {
 	defer func() {
 		c.f.end(r.o.Now(), o)
 		if d.Replica != nil {
-			r.release(d, Usage{c.f.seen.prompt, c.f.seen.output})
+			r.release(d, Usage{c.f.seen.Prompt, c.f.seen.Output})
 		}
 		if c.pair != nil {
-			c.pair.end(0, o == done, c.f.seen.text)
+			c.pair.end(0, o == done, c.f.seen.Text)
 		}
 	}()
 	if d.Replica == nil {
@@ -406,7 +406,7 @@ func (c *call) relay(ans *answer, version string) (o outcome, err error) {
 		return failed, err
 	}
 	o = s.outcome(&f.seen, ans.Status)
-	if o == failed && s.sse && !f.seen.failed && ans.Status < 400 {
+	if o == failed && s.sse && !f.seen.Failed && ans.Status < 400 {
 		return failed, io.ErrUnexpectedEOF
 	}
 	return o, nil

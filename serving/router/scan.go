@@ -27,23 +27,23 @@ type wish struct {
 
 // scan reads a request body without decoding it.
 func scan(body []byte) (w wish, err *openai.Error) {
-	c := cursor{b: body}
-	if !c.open('{') {
+	c := openai.NewCursor(body)
+	if !c.Open('{') {
 		return w, openai.Invalid("", "request body is not a JSON object")
 	}
 	for {
-		key, ok := c.member()
+		key, ok := c.Member()
 		if !ok {
 			break
 		}
-		c.space()
+		c.Kind()
 		if string(key) == "messages" {
-			w.talk(&c)
+			w.talk(&c, body)
 			continue
 		}
-		at := c.i
-		raw := c.value()
-		if c.bad {
+		at := c.Pos()
+		raw := c.Value()
+		if c.Bad() {
 			break
 		}
 		switch string(key) {
@@ -56,7 +56,7 @@ func scan(body []byte) (w wish, err *openai.Error) {
 			if raw[0] != '"' || len(raw) == 2 {
 				return w, openai.Invalid("model", "model must be a non-empty string")
 			}
-			w.at, w.end = at, c.i
+			w.at, w.end = at, c.Pos()
 			w.model = raw[1 : len(raw)-1]
 			if bytes.IndexByte(w.model, '\\') >= 0 {
 				var s string
@@ -75,9 +75,9 @@ func scan(body []byte) (w wish, err *openai.Error) {
 		}
 	}
 	switch {
-	case c.bad:
-		return w, openai.Invalid("", "request body is not valid JSON near byte %d", c.i)
-	case c.peek() != 0:
+	case c.Bad():
+		return w, openai.Invalid("", "request body is not valid JSON near byte %d", c.Pos())
+	case c.Kind() != 0:
 		return w, openai.Invalid("", "request body has data after the JSON object")
 	case w.model == nil:
 		return w, openai.Invalid("model", "model is missing")
@@ -87,42 +87,42 @@ func scan(body []byte) (w wish, err *openai.Error) {
 
 // talk walks through messages once and notes where the first one of the user
 // ends, and the prefix a few bytes into it.
-func (w *wish) talk(c *cursor) {
-	from := c.i
+func (w *wish) talk(c *openai.Cursor, body []byte) {
+	from := c.Pos()
 	w.messages = true
-	if c.open('[') {
+	if c.Open('[') {
 		found := false
-		for c.element() && !c.bad {
-			at := c.i
+		for c.Element() && !c.Bad() {
+			at := c.Pos()
 			if user := message(c); user && !found {
 				found = true
-				w.opening, w.prefix = c.b[from:c.i], c.b[from:min(c.i, at+prefixBytes)]
+				w.opening, w.prefix = body[from:c.Pos()], body[from:min(c.Pos(), at+prefixBytes)]
 			}
 		}
 		if !found {
-			w.opening = c.b[from:c.i]
+			w.opening = body[from:c.Pos()]
 			w.prefix = w.opening
 		}
 	} else {
-		w.opening = c.value()
+		w.opening = c.Value()
 		w.prefix = w.opening
 	}
-	w.tokens = (c.i - from) / 4
+	w.tokens = (c.Pos() - from) / 4
 }
 
 // message takes one message and tells whether it is the user's.
-func message(c *cursor) (user bool) {
-	if !c.open('{') {
-		c.value()
+func message(c *openai.Cursor) (user bool) {
+	if !c.Open('{') {
+		c.Value()
 		return false
 	}
 	for {
-		key, ok := c.member()
-		if !ok || c.bad {
+		key, ok := c.Member()
+		if !ok || c.Bad() {
 			return user
 		}
 		role := string(key) == "role"
-		if v := c.value(); role && string(v) == `"user"` {
+		if v := c.Value(); role && string(v) == `"user"` {
 			user = true
 		}
 	}
@@ -130,9 +130,9 @@ func message(c *cursor) (user bool) {
 
 // promptTokens counts token ids exactly and text at four bytes a token.
 func promptTokens(raw []byte) int {
-	c := cursor{b: raw}
-	if c.open('[') {
-		if p := c.peek(); p == '[' || p >= '0' && p <= '9' {
+	c := openai.NewCursor(raw)
+	if c.Open('[') {
+		if p := c.Kind(); p == '[' || p >= '0' && p <= '9' {
 			return bytes.Count(raw, []byte(",")) + 1
 		}
 	}

@@ -105,10 +105,19 @@ func FuzzScan(f *testing.F) {
 		if !json.Valid(in) {
 			return
 		}
-		v := parse(bytes.TrimSpace(in))
-		var models []value
-		v.each("model", func(m value) { models = append(models, m) })
-		good := v.kind == '{' && len(models) == 1 && models[0].kind == '"' && len(models[0].raw) > 2
+		// The model members of the top level, in order, as encoding/json finds
+		// them.
+		var models []json.RawMessage
+		dec := json.NewDecoder(bytes.NewReader(in))
+		tok, _ := dec.Token()
+		for tok == json.Delim('{') && dec.More() {
+			key, _ := dec.Token()
+			var v json.RawMessage
+			if dec.Decode(&v); key == "model" {
+				models = append(models, v)
+			}
+		}
+		good := tok == json.Delim('{') && len(models) == 1 && models[0][0] == '"' && len(models[0]) > 2
 		if (err == nil) != good {
 			t.Fatalf("%s: error %v", in, err)
 		}
@@ -116,10 +125,10 @@ func FuzzScan(f *testing.F) {
 			return
 		}
 		var model string
-		if json.Unmarshal(models[0].raw, &model) != nil || !bytes.Contains(models[0].raw, []byte(`\`)) {
-			model = string(models[0].raw[1 : len(models[0].raw)-1])
+		if json.Unmarshal(models[0], &model) != nil || !bytes.Contains(models[0], []byte(`\`)) {
+			model = string(models[0][1 : len(models[0])-1])
 		}
-		if string(w.model) != model || string(in[w.at:w.end]) != string(models[0].raw) {
+		if string(w.model) != model || string(in[w.at:w.end]) != string(models[0]) {
 			t.Fatalf("%s: model %q at %q, want %q", in, w.model, in[w.at:w.end], model)
 		}
 	})

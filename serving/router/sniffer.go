@@ -3,6 +3,8 @@ package router
 import (
 	"net/http"
 	"strings"
+
+	"llmops/serving/openai"
 )
 
 // sniffer looks into an answer as it passes, streamed or not.
@@ -30,13 +32,13 @@ func (s *sniffer) end() {
 }
 
 // feed takes a piece; token tells whether it brought output of a stream.
-func (s *sniffer) feed(into *seen, p []byte) (token bool) {
+func (s *sniffer) feed(into *openai.Peek, p []byte) (token bool) {
 	switch {
 	case s.sse:
-		before := s.ev.tokens
+		before := s.ev.Tokens
 		s.ev.feed(p)
-		*into = s.ev.seen
-		return s.ev.tokens > before
+		*into = s.ev.Peek
+		return s.ev.Tokens > before
 	case s.broken:
 	case len(*s.whole)+len(p) > maxSniff:
 		s.broken = true
@@ -47,7 +49,7 @@ func (s *sniffer) feed(into *seen, p []byte) (token bool) {
 }
 
 // outcome judges an answer that was read to its end.
-func (s *sniffer) outcome(into *seen, status int) outcome {
+func (s *sniffer) outcome(into *openai.Peek, status int) outcome {
 	switch {
 	case status == http.StatusTooManyRequests || status >= 500:
 		return failed
@@ -55,13 +57,13 @@ func (s *sniffer) outcome(into *seen, status int) outcome {
 		return invalid
 	case s.sse:
 		s.ev.end()
-		*into = s.ev.seen
-		if into.failed || !into.done {
+		*into = s.ev.Peek
+		if into.Failed || !s.ev.done {
 			return failed
 		}
 	case !s.broken:
-		into.look(*s.whole)
-		if into.failed {
+		into.Look(*s.whole)
+		if into.Failed {
 			return failed
 		}
 	}
@@ -69,8 +71,8 @@ func (s *sniffer) outcome(into *seen, status int) outcome {
 }
 
 // left judges a stream whose client left: one that had its end was served.
-func (s *sniffer) left(into *seen) outcome {
-	if s.sse && into.done && !into.failed {
+func (s *sniffer) left(into *openai.Peek) outcome {
+	if s.sse && s.ev.done && !into.Failed {
 		return done
 	}
 	return cancelled

@@ -446,3 +446,17 @@ func (a *answer) drop() {
 	a.unhook()
 	_ = a.c.Close()
 }
+
+// number reads a count; ok is false for anything but plain digits.
+func number(raw []byte) (n int, ok bool) {
+	if len(raw) == 0 || len(raw) > 15 {
+		return 0, false
+	}
+	for _, d := range raw {
+		if d < '0' || d > '9' {
+			return 0, false
+		}
+		n = n*10 + int(d-'0')
+	}
+	return n, true
+}

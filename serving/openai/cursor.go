@@ -1,20 +1,30 @@
-package router
+package openai
 
 import (
 	"bytes"
 	"encoding/json"
 )
 
-// cursor walks JSON without building anything. It finds its way through valid
-// documents exactly; of an invalid one it may accept some, since the engine
-// behind the router is the judge of that, but it never reads outside of b.
-type cursor struct {
+// Cursor walks JSON without building anything, for programs that see every
+// chunk and every prompt go by. It finds its way through valid documents
+// exactly; of an invalid one it may accept some, since whoever decodes it is
+// the judge of that, but it never reads outside of its bytes.
+type Cursor struct {
 	b   []byte
 	i   int
 	bad bool
 }
 
-func (c *cursor) space() {
+// NewCursor begins at the first value in b.
+func NewCursor(b []byte) Cursor { return Cursor{b: b} }
+
+// Pos is the offset of the next byte to be read.
+func (c *Cursor) Pos() int { return c.i }
+
+// Bad tells that the document is not valid; nothing more is to be had of it.
+func (c *Cursor) Bad() bool { return c.bad }
+
+func (c *Cursor) space() {
 	for c.i < len(c.b) {
 		switch c.b[c.i] {
 		case ' ', '\t', '\n', '\r':
@@ -25,8 +35,9 @@ func (c *cursor) space() {
 	}
 }
 
-// peek is the first byte of the value at hand, 0 at the end.
-func (c *cursor) peek() byte {
+// Kind skips white space and is the first byte of the value at hand, 0 at the
+// end.
+func (c *Cursor) Kind() byte {
 	c.space()
 	if c.i >= len(c.b) {
 		return 0
@@ -34,22 +45,22 @@ func (c *cursor) peek() byte {
 	return c.b[c.i]
 }
 
-// open enters the object or array that begins with delim.
-func (c *cursor) open(delim byte) bool {
-	if c.peek() != delim {
+// Open enters the object or array that begins with delim.
+func (c *Cursor) Open(delim byte) bool {
+	if c.Kind() != delim {
 		return false
 	}
 	c.i++
 	return true
 }
 
-// member goes to the next member of an object and returns its key, ready to
+// Member goes to the next member of an object and returns its key, ready to
 // read the value; ok is false behind the last. The key is unescaped.
-func (c *cursor) member() (key []byte, ok bool) {
-	if c.peek() == ',' {
+func (c *Cursor) Member() (key []byte, ok bool) {
+	if c.Kind() == ',' {
 		c.i++
 	}
-	switch c.peek() {
+	switch c.Kind() {
 	case '}':
 		c.i++
 		return nil, false
@@ -59,7 +70,7 @@ func (c *cursor) member() (key []byte, ok bool) {
 		return nil, false
 	}
 	raw := c.str()
-	if c.bad || c.peek() != ':' {
+	if c.bad || c.Kind() != ':' {
 		c.bad = true
 		return nil, false
 	}
@@ -74,12 +85,12 @@ func (c *cursor) member() (key []byte, ok bool) {
 	return key, true
 }
 
-// element goes to the next element of an array; false behind the last.
-func (c *cursor) element() bool {
-	if c.peek() == ',' {
+// Element goes to the next element of an array; false behind the last.
+func (c *Cursor) Element() bool {
+	if c.Kind() == ',' {
 		c.i++
 	}
-	switch c.peek() {
+	switch c.Kind() {
 	case ']':
 		c.i++
 		return false
@@ -91,7 +102,7 @@ func (c *cursor) element() bool {
 }
 
 // str takes a string with its quotes.
-func (c *cursor) str() []byte {
+func (c *Cursor) str() []byte {
 	start := c.i
 	for i := c.i + 1; ; {
 		n := bytes.IndexByte(c.b[min(i, len(c.b)):], '"')
@@ -112,9 +123,9 @@ func (c *cursor) str() []byte {
 	}
 }
 
-// value takes the value at hand.
-func (c *cursor) value() []byte {
-	switch c.peek() {
+// Value takes the value at hand.
+func (c *Cursor) Value() []byte {
+	switch c.Kind() {
 	case 0:
 		c.bad = true
 		return nil
