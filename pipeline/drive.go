@@ -28,9 +28,9 @@ func Drive(ctx context.Context, d Deps, j *Journal, until string) (evidence.Outc
 	}
 	j.d = d
 	j.head.Until = until
-	var spec Spec
-	if err := getJSON(ctx, d.Blobs, j.head.Spec, &spec); err != nil {
-		return evidence.Inconclusive, fmt.Errorf("reading the spec of run %s: %w", j.head.Run, err)
+	spec, err := ReadSpec(ctx, d.Blobs, j.head)
+	if err != nil {
+		return evidence.Inconclusive, err
 	}
 	for _, s := range d.Stages {
 		a := &Attempt{Deps: d, Spec: spec, Run: j.head.Run, Stage: s.Name, Opts: j.head.Options, j: j}
@@ -42,7 +42,7 @@ func Drive(ctx context.Context, d Deps, j *Journal, until string) (evidence.Outc
 			return outcome, refuse(ctx, a, outcome)
 		}
 		if s.Name == until {
-			return j.head.Outcome(), j.release(ctx, Stopped, "reached "+until)
+			return j.head.Outcome(), j.release(ctx, Waiting, "reached "+until)
 		}
 	}
 	return j.head.Outcome(), j.release(ctx, Done, "all stages ran")
@@ -125,9 +125,13 @@ func leave(ctx context.Context, j *Journal, stage string, err error) error {
 		return err
 	}
 	err = fmt.Errorf("%s: %w", stage, err)
+	state := Failed
+	if ctx.Err() != nil {
+		state = Stopped
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endPatience)
 	defer cancel()
-	if e := j.release(ctx, Stopped, err.Error()); e != nil && !errors.Is(e, ErrFenced) {
+	if e := j.release(ctx, state, err.Error()); e != nil && !errors.Is(e, ErrFenced) {
 		return errors.Join(err, e)
 	}
 	return err

@@ -22,15 +22,21 @@ const maxState = 32 << 10
 // RunState is where a run stands.
 type RunState string
 
-// The states of a run. A stopped run goes on when somebody drives it again; a
-// waiting one waits for a person; the others are over.
+// The states of a run. A stopped run goes on by itself when its host is there; a
+// waiting one has reached the point it was asked to reach, a failed one met an
+// error: both go on when a person says so. The others are over.
 const (
 	Running    RunState = "running"
 	Stopped    RunState = "stopped"
+	Waiting    RunState = "waiting"
+	Failed     RunState = "failed"
 	Done       RunState = "done"
 	Refused    RunState = "refused" // a gate did not pass
 	Superseded RunState = "superseded"
 )
+
+// HostWatch is the host of a run that was handed over to watch.
+const HostWatch = "watch"
 
 // Head is the state of a run: what resuming needs, in one document.
 type Head struct {
@@ -39,7 +45,7 @@ type Head struct {
 	Spec     string          `json:"spec"` // digest of the Spec
 	State    RunState        `json:"state"`
 	Owner    string          `json:"owner"`
-	Host     string          `json:"host,omitempty"` // "watch" when handed over
+	Host     string          `json:"host,omitempty"` // HostWatch when handed over
 	Epoch    uint64          `json:"epoch"`
 	Seq      uint64          `json:"seq"`
 	Last     string          `json:"last,omitempty"` // digest of the last journal entry
@@ -256,13 +262,15 @@ func Approve(ctx context.Context, d Deps, run, gate, by, reason string) error {
 	})
 }
 
-// HandOver asks watch to drive the run from now on; its driver is fenced.
-func HandOver(ctx context.Context, s fleet.Store, run string) error {
+// HandOver asks watch to drive the run up to until from now on; its driver is
+// fenced.
+func HandOver(ctx context.Context, s fleet.Store, run, until string) error {
 	return change(ctx, s, run, func(h *Head) error {
 		if h.Over() {
 			return fmt.Errorf("run %s is over", run)
 		}
-		h.Host, h.Owner, h.State = "watch", "", Stopped
+		h.Until = until
+		h.Host, h.Owner, h.State = HostWatch, "", Stopped
 		h.Epoch++
 		return nil
 	})
@@ -280,14 +288,63 @@ func TakeBack(ctx context.Context, s fleet.Store, run string) error {
 	})
 }
 
-// Supersede ends a run that nobody drives, so that another can begin.
-func Supersede(ctx context.Context, s fleet.Store, run, reason string, alive func(string) bool) error {
-	return change(ctx, s, run, func(h *Head) error {
-		if h.State == Running && alive != nil && alive(h.Owner) {
-			return fmt.Errorf("run %s: %w (%s)", run, ErrBusy, h.Owner)
-		}
-		h.State, h.Reason, h.Owner = Superseded, reason, ""
+// Discard ends a run that nobody drives, so that another can begin, and takes
+// its candidate off the fleet.
+func Discard(ctx context.Context, d Deps, run, owner, reason string) error {
+	j, err := Claim(ctx, d, run, owner)
+	if err != nil {
+		return err
+	}
+	spec, err := ReadSpec(ctx, d.Blobs, j.head)
+	if err != nil {
+		return err
+	}
+	a := &Attempt{Deps: d, Spec: spec, Run: run, Stage: j.head.Stage, Opts: j.head.Options, j: j}
+	if err := d.Abandon(ctx, a); err != nil {
+		return leave(ctx, j, j.head.Stage, err)
+	}
+	return j.release(ctx, Superseded, reason)
+}
+
+// Rewind forgets the verdicts of the stage called from and of all after it, so
+// that they are reached anew.
+func Rewind(ctx context.Context, d Deps, run, from string) error {
+	at := slices.IndexFunc(d.Stages, func(s Stage) bool { return s.Name == from })
+	if at < 0 {
+		return fmt.Errorf("no stage is called %q", from)
+	}
+	return change(ctx, d.Store, run, func(h *Head) error {
+		h.Stages = slices.DeleteFunc(h.Stages, func(s StageHead) bool {
+			return slices.IndexFunc(d.Stages, func(x Stage) bool { return x.Name == s.Name }) >= at
+		})
+		h.Stage, h.Attempt = "", nil
 		h.Epoch++
 		return nil
 	})
+}
+
+// Amend changes what the command line asked of the run.
+func Amend(ctx context.Context, s fleet.Store, run string, o Options) error {
+	return change(ctx, s, run, func(h *Head) error { h.Options = o; return nil })
+}
+
+// ReadSpec returns the spec of a run.
+func ReadSpec(ctx context.Context, b fleet.Blobs, h Head) (s Spec, err error) {
+	if err := getJSON(ctx, b, h.Spec, &s); err != nil {
+		return s, fmt.Errorf("reading the spec of run %s: %w", h.Run, err)
+	}
+	return s, nil
+}
+
+// Records returns what the finished stages of a run left, in order.
+func Records(ctx context.Context, b fleet.Blobs, h Head) ([]Record, error) {
+	var out []Record
+	for _, s := range h.Stages {
+		var r Record
+		if err := getJSON(ctx, b, s.Record, &r); err != nil {
+			return nil, fmt.Errorf("reading the record of %s: %w", s.Name, err)
+		}
+		out = append(out, r)
+	}
+	return out, nil
 }

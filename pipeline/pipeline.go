@@ -25,6 +25,7 @@ import (
 
 	"llmops/evidence"
 	"llmops/fleet"
+	"llmops/serving/route"
 )
 
 var (
@@ -40,12 +41,15 @@ type Deps struct {
 	Store     fleet.Store
 	Blobs     fleet.Blobs
 	Scheduler fleet.Scheduler
-	Dir       string                                // where artefacts are laid out as files
-	Now       func() time.Time                      // the wall clock, for records
-	Stages    []Stage                               // in order
-	Abandon   func(context.Context, *Attempt) error // takes a candidate off the fleet after a gate said no
-	Emit      func(Event)                           // called from Drive's goroutine; must not block
-	Alive     func(owner string) bool               // whether the process that claimed a run still runs
+	Dir       string                                                 // where artefacts are laid out as files
+	Now       func() time.Time                                       // the wall clock, for records
+	Listen    string                                                 // where clients reach the router
+	Routers   int                                                    // how many routers a fleet of one machine runs
+	Admins    func(context.Context) (map[string]*route.Admin, error) // the routers there are, by name
+	Stages    []Stage                                                // in order
+	Abandon   func(context.Context, *Attempt) error                  // takes a candidate off the fleet after a gate said no
+	Emit      func(Event)                                            // called from Drive's goroutine; must not block
+	Alive     func(owner string) bool                                // whether the process that claimed a run still runs
 	// Point is called at each intent, before ("before") and after ("after") it
 	// is on record: where the harness kills the driver.
 	Point func(when, stage, what string)

@@ -313,3 +313,23 @@ func (f *follower) Read(p []byte) (int, error) {
 }
 
 func (f *follower) Close() error { return f.f.Close() }
+
+// Jobs lists the registered jobs by name.
+func (s *Scheduler) Jobs(ctx context.Context) ([]fleet.Job, error) {
+	docs, err := s.store.List(ctx, jobPrefix)
+	if err != nil {
+		return nil, err
+	}
+	var out []fleet.Job
+	for _, d := range docs {
+		j, _, err := s.job(ctx, strings.TrimPrefix(d.Name, jobPrefix))
+		if errors.Is(err, fleet.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, j)
+	}
+	return out, nil
+}

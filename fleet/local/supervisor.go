@@ -71,6 +71,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	})
 }
 
+// Supervised tells whether a supervisor runs for the state directory dir.
+func Supervised(dir string) bool { return held(filepath.Join(dir, "supervisor.lock")) }
+
 // keepers are the goroutines that each look after one replica. Only the
 // supervisor's own goroutine uses the map.
 type keepers struct {

@@ -83,8 +83,8 @@ func (p *Policy) guarded(g int) bool {
 	return false
 }
 
-// level is the α of one guard.
-func (p *Policy) level() float64 { return alpha / float64(max(1, len(p.Guards))) }
+// Level is the α of one guard.
+func (p *Policy) Level() float64 { return alpha / float64(max(1, len(p.Guards))) }
 
 // limit is the rate that a guard's safe test must show the candidate to be
 // below; 0 when no service level says one.
@@ -123,4 +123,16 @@ func SlowBounds(stable route.Stratum, c slo.Class) [2]time.Duration {
 		return b.Limit
 	}
 	return [2]time.Duration{pick(&stable.TTFT.Seen, c.TTFT), pick(&stable.TPOT, c.TPOT)}
+}
+
+// Needs is how many requests of the candidate, none of them bad, each guard
+// with a service level needs to be shown safe.
+func Needs(p Policy) map[string]int {
+	out := map[string]int{}
+	for g := range guards {
+		if l := p.limit(g); p.guarded(g) && l > 0 {
+			out[Names[g]] = evidence.CleanRequests(l, p.Level())
+		}
+	}
+	return out
 }

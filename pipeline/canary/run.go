@@ -137,7 +137,7 @@ func (r *Result) Verdict() evidence.Verdict {
 
 func (r *Result) guard(g int) evidence.Verdict {
 	p, s := &r.Policy, &r.State.Guards[g]
-	level := p.level()
+	level := p.Level()
 	v := evidence.Verdict{Claim: Names[g], Confidence: 1 - level}
 	if s.Rate != nil {
 		v.Unit, v.N, v.Need = "share", int(s.Rate.N), evidence.CleanRequests(s.Rate.Limit, level)

@@ -100,7 +100,7 @@ func Step(s State, o Observation, p Policy) (State, Action) {
 	s.Looks++
 	s.remember(o.At, p)
 	for g := range guards {
-		if p.guarded(g) && s.Guards[g].Harm.Harm(p.level()) {
+		if p.guarded(g) && s.Guards[g].Harm.Harm(p.Level()) {
 			h := &s.Guards[g].Harm
 			return s, Action{Rollback, Names[g], fmt.Sprintf("%s: candidate had %s of stable, more than %g times the rate", Names[g], h, p.Harm)}
 		}
@@ -205,7 +205,7 @@ func (s *State) obstacle(o Observation, p Policy) string {
 
 func (s *State) safe(p Policy) bool {
 	for g := range guards {
-		if p.guarded(g) && !s.Guards[g].safe(p.level()) {
+		if p.guarded(g) && !s.Guards[g].safe(p.Level()) {
 			return false
 		}
 	}
@@ -223,7 +223,7 @@ func (g *Guard) safe(level float64) bool {
 func (s *State) lacks(p Policy) string {
 	out := ""
 	for g := range guards {
-		if p.guarded(g) && !s.Guards[g].safe(p.level()) {
+		if p.guarded(g) && !s.Guards[g].safe(p.Level()) {
 			if out != "" {
 				out += ", "
 			}

@@ -4,8 +4,8 @@
 // [Up] registers a job, waits for its replicas and asks each for a token; only
 // that makes a replica ready, since a process that answers a health check may
 // still be unable to serve. [Down] takes a version off the fleet. Both look at
-// what is there first and can be repeated after any interruption. [Wait] alone
-// is for jobs that somebody else has registered.
+// what is there first and can be repeated after any interruption. [Start] is for
+// jobs that produce no tokens.
 package deploy
 
 import (
@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,19 +43,11 @@ type Prompts [][]openai.Message
 // Up registers the job and returns when count replicas of it are ready.
 // A replica that fails repeatedly ends the wait with its reason.
 func Up(ctx context.Context, s fleet.Scheduler, j fleet.Job, warm Prompts, progress func(string)) ([]Ready, error) {
-	plan, err := s.Plan(ctx, j)
+	replicas, err := start(ctx, s, j, progress)
 	if err != nil {
-		return nil, fmt.Errorf("planning %s: %w", j.Name, err)
+		return nil, err
 	}
-	if !plan.Fits {
-		return nil, fmt.Errorf("job %s does not fit: %s", j.Name, plan.Reasons)
-	}
-	if len(plan.Changes) > 0 {
-		if err := register(ctx, s, j); err != nil {
-			return nil, fmt.Errorf("registering %s: %w", j.Name, err)
-		}
-	}
-	return Wait(ctx, s, j, warm, progress)
+	return ready(ctx, j, replicas, warm)
 }
 
 // register applies the job over whatever revision is there.
@@ -96,8 +89,31 @@ func Status(ctx context.Context, s fleet.Scheduler, job string) (fleet.Status, e
 	return out, nil
 }
 
-// Wait returns when every replica that the job asks for has produced a token.
-func Wait(ctx context.Context, s fleet.Scheduler, j fleet.Job, warm Prompts, progress func(string)) ([]Ready, error) {
+// Start registers a job that produces no tokens and returns when its replicas
+// answer their check.
+func Start(ctx context.Context, s fleet.Scheduler, j fleet.Job, progress func(string)) error {
+	_, err := start(ctx, s, j, progress)
+	return err
+}
+
+func start(ctx context.Context, s fleet.Scheduler, j fleet.Job, progress func(string)) ([]fleet.Replica, error) {
+	plan, err := s.Plan(ctx, j)
+	if err != nil {
+		return nil, fmt.Errorf("planning %s: %w", j.Name, err)
+	}
+	if !plan.Fits {
+		return nil, fmt.Errorf("job %s does not fit: %s", j.Name, strings.Join(plan.Reasons, "; "))
+	}
+	if len(plan.Changes) > 0 {
+		if err := register(ctx, s, j); err != nil {
+			return nil, fmt.Errorf("registering %s: %w", j.Name, err)
+		}
+	}
+	return answering(ctx, s, j, progress)
+}
+
+// answering returns the job's replicas when all of them answer their check.
+func answering(ctx context.Context, s fleet.Scheduler, j fleet.Job, progress func(string)) ([]fleet.Replica, error) {
 	var replicas []fleet.Replica
 	all := errors.New("all healthy")
 	err := s.Watch(ctx, j.Name, func(st fleet.Status) error {
@@ -126,7 +142,7 @@ func Wait(ctx context.Context, s fleet.Scheduler, j fleet.Job, warm Prompts, pro
 	if !errors.Is(err, all) {
 		return nil, err
 	}
-	return ready(ctx, j, replicas, warm)
+	return replicas, nil
 }
 
 // ready gets a token of each replica, all at once, then warms them.

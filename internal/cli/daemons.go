@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"llmops/fleet/local"
+	"llmops/pipeline"
+	"llmops/serving/embedded"
+	"llmops/watch"
+)
+
+// drainWait bounds how long a server goes on with what it has begun.
+const drainWait = 10 * time.Second
+
+func newEngineCmd(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "engine",
+		Short: "Serve a model on this machine's CPU",
+		Args:  cobra.NoArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newEngineServeCmd(e))
+	return c
+}
+
+func newEngineServeCmd(e *env) *cobra.Command {
+	var o embedded.Options
+	var listen, fault string
+	c := &cobra.Command{
+		Use:   "serve --model DIR",
+		Short: "Serve a checkpoint over an OpenAI-compatible API",
+		Long: `Serve answers /v1/chat/completions, /v1/completions, /v1/models, /health and
+/metrics for the checkpoint in --model: the Llama family in bf16, f16, f32,
+compressed-tensors fp8 or int4, computed on the CPU.
+
+  llmops engine serve --model examples/freight/weights --listen 127.0.0.1:8000
+
+` + exitHelp,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.ModelDir == "" {
+				return usage("engine serve needs --model")
+			}
+			var err error
+			if o.Fault, err = embedded.ParseFault(fault); err != nil {
+				return &exitError{exitUsage, err}
+			}
+			return e.serveEngine(cmd.Context(), o, listen)
+		},
+	}
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8000", "the address to serve on")
+	c.Flags().StringVar(&o.ModelDir, "model", "", "the checkpoint's folder")
+	c.Flags().StringVar(&o.Name, "name", "", "what clients put in \"model\"; default: the folder's name")
+	c.Flags().StringVar(&o.Version, "version-name", "", "the version to name in every response")
+	c.Flags().IntVar(&o.MaxModelLen, "max-model-len", 0, "tokens of prompt and answer together; default: the model's own")
+	c.Flags().IntVar(&o.MaxNumSeqs, "max-num-seqs", embedded.DefaultMaxNumSeqs, "sequences computed at once")
+	c.Flags().IntVar(&o.Threads, "threads", 1, "threads that compute")
+	c.Flags().StringVar(&fault, "fault", "", "a fault to rehearse: slow-prompt:over=TOKENS,per-token=DURATION")
+	return c
+}
+
+func (e *env) serveEngine(ctx context.Context, o embedded.Options, listen string) error {
+	s, err := embedded.New(o)
+	if err != nil {
+		return err
+	}
+	return errors.Join(e.serveHTTP(ctx, listen, s, s.Drain), s.Close())
+}
+
+// serveHTTP serves until the context ends, then lets drain finish what has
+// begun.
+func (e *env) serveHTTP(ctx context.Context, listen string, h http.Handler, drain func(context.Context) error) error {
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return fmt.Errorf("listening: %w; choose another --listen", err)
+	}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(l) }()
+	e.say("serving on http://%s", l.Addr())
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainWait)
+	defer cancel()
+	err = drain(dctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		e.say("what was not finished after %v was broken off", drainWait)
+		err = nil
+	}
+	sctx, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer stop()
+	if serr := srv.Shutdown(sctx); serr != nil {
+		serr = srv.Close()
+		err = errors.Join(err, serr)
+	}
+	return err
+}
+
+func newWatchCmd(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch",
+		Short: "Supervise replicas and drive detached runs",
+		Long: `Watch supervises the replicas of this machine's fleet and drives the runs that
+were handed over to it. Other commands start it in the background when they
+need it; one runs for each state directory.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			h, err := e.openHome()
+			if err != nil {
+				return err
+			}
+			return e.watch(cmd.Context(), h)
+		},
+	}
+}
+
+func (h *home) pidFile() string { return filepath.Join(h.dir, "watch.pid") }
+
+func (e *env) watch(ctx context.Context, h *home) error {
+	bin, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	owner, release, err := h.own("watch")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if h.watched() {
+		return usage("another process watches %s", h.dir)
+	}
+	if err := os.WriteFile(h.pidFile(), strconv.AppendInt(nil, int64(os.Getpid()), 10), 0o600); err != nil {
+		return fmt.Errorf("writing the process id: %w", err)
+	}
+	log := slog.New(slog.NewTextHandler(e.err, nil))
+	err = watch.Run(ctx, watch.Options{
+		Supervisor: &local.Supervisor{Store: h.store, Dir: h.dir, Bin: bin, Env: os.Environ(), Log: log},
+		Owner:      owner,
+		Log:        log,
+		Deps: func(ctx context.Context) (pipeline.Deps, error) {
+			listen, err := h.listen(ctx)
+			if listen == "" {
+				listen = defaultListen
+			}
+			d := h.deps(listen, 1)
+			d.Point = e.faultPoint()
+			return d, err
+		},
+	})
+	if errors.Is(err, local.ErrSupervised) {
+		return usage("%w", err)
+	}
+	return err
+}

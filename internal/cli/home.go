@@ -1,0 +1,224 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"llmops/fleet"
+	"llmops/fleet/local"
+	"llmops/pipeline"
+	"llmops/serving/route"
+)
+
+// watchPatience bounds the wait for the background process to come up.
+const watchPatience = 10 * time.Second
+
+// home is a state directory and what is in it.
+type home struct {
+	dir       string
+	store     *local.Store
+	blobs     *local.Blobs
+	scheduler *local.Scheduler
+}
+
+// stateDir is $LLMOPS_HOME, else llmops below the XDG state directory.
+func (e *env) stateDir() (string, error) {
+	if d := e.getenv("LLMOPS_HOME"); d != "" {
+		return filepath.Abs(d)
+	}
+	if d := e.getenv("XDG_STATE_HOME"); d != "" {
+		return filepath.Join(d, "llmops"), nil
+	}
+	h := e.getenv("HOME")
+	if h == "" {
+		return "", errors.New("none of LLMOPS_HOME, XDG_STATE_HOME and HOME is set")
+	}
+	return filepath.Join(h, ".local", "state", "llmops"), nil
+}
+
+func (e *env) openHome() (*home, error) {
+	dir, err := e.stateDir()
+	if err != nil {
+		return nil, &exitError{exitUsage, err}
+	}
+	return openHome(dir)
+}
+
+func openHome(dir string) (*home, error) {
+	store, err := local.OpenStore(dir)
+	if err != nil {
+		return nil, err
+	}
+	blobs, err := local.OpenBlobs(filepath.Join(dir, "blobs"))
+	if err != nil {
+		return nil, err
+	}
+	for _, sub := range []string{"owners", "bin"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
+			return nil, fmt.Errorf("opening state directory: %w", err)
+		}
+	}
+	return &home{dir: dir, store: store, blobs: blobs, scheduler: local.NewScheduler(store, dir)}, nil
+}
+
+// admins lists the routers of the fleet by name.
+func (h *home) admins(ctx context.Context) (map[string]*route.Admin, error) {
+	jobs, err := h.scheduler.Jobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]*route.Admin{}
+	for _, j := range jobs {
+		if j.Kind == fleet.Router {
+			out[j.Name] = &route.Admin{Base: "http://" + j.Meta["admin"]}
+		}
+	}
+	return out, nil
+}
+
+// listen is where the fleet's router takes requests, "" when there is none yet.
+func (h *home) listen(ctx context.Context) (string, error) {
+	jobs, err := h.scheduler.Jobs(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, j := range jobs {
+		if j.Kind == fleet.Router && j.Name == "router" {
+			return j.Groups[0].Addr, nil
+		}
+	}
+	return "", nil
+}
+
+// deps wires a run to this home.
+func (h *home) deps(listen string, routers int) pipeline.Deps {
+	return pipeline.Deps{
+		Store: h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Now: time.Now,
+		Listen: listen, Routers: routers, Admins: h.admins,
+		Stages: pipeline.Stages(), Abandon: pipeline.Abandon, Alive: h.alive,
+	}
+}
+
+// own marks this process as a live owner of runs until release is called or
+// the process ends, however it ends.
+func (h *home) own(name string) (owner string, release func(), err error) {
+	owner = fmt.Sprintf("%s-%d-%d", name, os.Getpid(), time.Now().UnixNano())
+	l := flock.New(filepath.Join(h.dir, "owners", owner), flock.SetPermissions(0o600))
+	ok, err := l.TryLock()
+	if err != nil || !ok {
+		return "", nil, fmt.Errorf("marking this process as owner: %w", err)
+	}
+	return owner, func() { _ = l.Close(); _ = os.Remove(l.Path()) }, nil
+}
+
+// alive tells whether the process behind an owner still runs.
+func (h *home) alive(owner string) bool {
+	if owner == "" || filepath.Base(owner) != owner {
+		return false
+	}
+	path := filepath.Join(h.dir, "owners", owner)
+	if _, err := os.Stat(path); err != nil {
+		return false
+	}
+	l := flock.New(path)
+	ok, err := l.TryRLock()
+	_ = l.Close()
+	if ok {
+		_ = os.Remove(path)
+	}
+	return err == nil && !ok
+}
+
+// ensureWatch starts the background process that supervises the replicas,
+// unless it runs. It runs from a copy of this program, so that a new build
+// does not pull the floor from under it.
+func (e *env) ensureWatch(ctx context.Context, h *home) error {
+	if h.watched() {
+		return nil
+	}
+	bin, err := h.copySelf()
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(filepath.Join(h.dir, "watch.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("starting watch: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.Command(bin, "watch")
+	cmd.Env = append(os.Environ(), "LLMOPS_HOME="+h.dir)
+	cmd.Dir = h.dir
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting watch: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(watchPatience)
+	for !h.watched() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-ended:
+			if h.watched() {
+				return nil // another process was faster
+			}
+			return fmt.Errorf("watch ended at once: %w; see %s", err, log.Name())
+		case <-deadline:
+			return fmt.Errorf("watch did not come up within %v; see %s", watchPatience, log.Name())
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// watched tells whether a supervisor holds the state directory.
+func (h *home) watched() bool { return local.Supervised(h.dir) }
+
+// copySelf copies the running program into the state directory, once for each
+// build.
+func (h *home) copySelf() (path string, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding this program: %w", err)
+	}
+	in, err := os.Open(self)
+	if err != nil {
+		return "", fmt.Errorf("copying this program: %w", err)
+	}
+	defer func() { _ = in.Close() }()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, in); err != nil {
+		return "", fmt.Errorf("copying this program: %w", err)
+	}
+	path = filepath.Join(h.dir, "bin", "llmops-"+hex.EncodeToString(sum.Sum(nil))[:12])
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if _, err := in.Seek(0, io.SeekStart); err != nil {
+		return "", err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".copy-")
+	if err != nil {
+		return "", fmt.Errorf("copying this program: %w", err)
+	}
+	_, err = io.Copy(tmp, in)
+	if err = errors.Join(err, tmp.Chmod(0o700), tmp.Close()); err != nil {
+		return "", errors.Join(fmt.Errorf("copying this program: %w", err), os.Remove(tmp.Name()))
+	}
+	return path, os.Rename(tmp.Name(), path)
+}

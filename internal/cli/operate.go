@@ -1,0 +1,296 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"llmops/fleet"
+	"llmops/pipeline"
+	"llmops/serving/route"
+)
+
+// status is what llmops status prints; its names are an interface.
+type status struct {
+	State   string          `json:"state"`
+	Watch   bool            `json:"watch"`
+	Router  string          `json:"router,omitempty"`
+	Aliases []aliasStatus   `json:"aliases"`
+	Jobs    []fleet.Status  `json:"jobs"`
+	Runs    []pipeline.Head `json:"runs"`
+}
+
+type aliasStatus struct {
+	Alias   string                 `json:"alias"`
+	Route   route.Doc              `json:"route"`
+	Live    string                 `json:"live"`
+	Routers map[string]route.State `json:"routers,omitempty"`
+	Missing []string               `json:"missing,omitempty"`
+}
+
+func newStatusCmd(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show what is live, what runs and what is under way",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			h, err := e.openHome()
+			if err != nil {
+				return err
+			}
+			s, err := h.status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return e.answer(s, func(w *tabwriter.Writer) { statusTable(w, s) })
+		},
+	}
+}
+
+func (h *home) status(ctx context.Context) (s status, err error) {
+	s = status{State: h.dir, Watch: h.watched(), Aliases: []aliasStatus{}, Jobs: []fleet.Status{}, Runs: []pipeline.Head{}}
+	if s.Router, err = h.listen(ctx); err != nil {
+		return s, err
+	}
+	jobs, err := h.scheduler.Jobs(ctx)
+	if err != nil {
+		return s, err
+	}
+	for _, j := range jobs {
+		st, err := h.scheduler.Status(ctx, j.Name)
+		if err != nil {
+			return s, err
+		}
+		s.Jobs = append(s.Jobs, st)
+	}
+	docs, err := h.store.List(ctx, route.Prefix)
+	if err != nil {
+		return s, err
+	}
+	for _, d := range docs {
+		a, err := h.aliasStatus(ctx, d.Name)
+		if err != nil {
+			return s, err
+		}
+		s.Aliases = append(s.Aliases, a)
+	}
+	runs, err := pipeline.Runs(ctx, h.store)
+	for _, r := range runs {
+		if !r.Over() {
+			s.Runs = append(s.Runs, r)
+		}
+	}
+	return s, err
+}
+
+func (h *home) aliasStatus(ctx context.Context, name string) (a aliasStatus, err error) {
+	d, err := h.store.Get(ctx, name)
+	if err != nil {
+		return a, err
+	}
+	if a.Route, err = route.Decode(d.Body); err != nil {
+		return a, err
+	}
+	a.Alias, a.Live, a.Routers = a.Route.Alias, a.Route.Live(), map[string]route.State{}
+	admins, err := h.admins(ctx)
+	for name, admin := range admins {
+		actx, cancel := context.WithTimeout(ctx, time.Second)
+		st, err := admin.State(actx, a.Alias)
+		cancel()
+		if err != nil {
+			a.Missing = append(a.Missing, name)
+			continue
+		}
+		a.Routers[name] = st
+	}
+	return a, err
+}
+
+func statusTable(w *tabwriter.Writer, s status) {
+	watch := "not running"
+	if s.Watch {
+		watch = "running"
+	}
+	row(w, "STATE", s.State, "watch "+watch, "")
+	if s.Router != "" {
+		row(w, "ROUTER", "http://"+s.Router, "", "")
+	}
+	for _, a := range s.Aliases {
+		row(w, "ALIAS", a.Alias, "live "+a.Live, "standby "+dash(a.Route.Standby))
+		for name, st := range a.Routers {
+			row(w, "", name, fmt.Sprintf("revision %d", st.Rev), shares(st))
+		}
+		for _, name := range a.Missing {
+			row(w, "", name, "does not answer", "")
+		}
+	}
+	for _, j := range s.Jobs {
+		for _, r := range j.Replicas {
+			row(w, "REPLICA", r.ID, r.Addr, strings.TrimSpace(string(r.State)+" "+r.Reason))
+		}
+		if len(j.Replicas) == 0 {
+			row(w, "JOB", j.Job.Name, "", "no replicas")
+		}
+	}
+	for _, r := range s.Runs {
+		row(w, "RUN", r.Run, string(r.State)+" "+r.Stage, r.Reason)
+	}
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func shares(st route.State) string {
+	var parts []string
+	for v, s := range st.Shares {
+		parts = append(parts, fmt.Sprintf("%s %g%%", v, float64(s)/1e4))
+	}
+	out := strings.Join(parts, ", ")
+	if st.Leased {
+		out += fmt.Sprintf(", leased for %v", st.Left.Round(time.Second))
+	}
+	return out
+}
+
+func newLogsCmd(e *env) *cobra.Command {
+	var follow bool
+	c := &cobra.Command{
+		Use:   "logs REPLICA",
+		Short: "Print a replica's output",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			h, err := e.openHome()
+			if err != nil {
+				return err
+			}
+			r, err := h.scheduler.Logs(cmd.Context(), args[0], follow)
+			if errors.Is(err, fleet.ErrNotFound) {
+				return usage("%w; llmops status names the replicas", err)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(e.out, r)
+			return errors.Join(err, r.Close())
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until interrupted")
+	return c
+}
+
+func newDownCmd(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "Stop every run, replica, router and the background process",
+		Long: `Down stops everything that runs from this state directory. Records, weights and
+verdicts stay; no alias has a live version afterwards.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			h, err := e.openHome()
+			if err != nil {
+				return err
+			}
+			return e.down(cmd.Context(), h)
+		},
+	}
+}
+
+func (e *env) down(ctx context.Context, h *home) error {
+	runs, err := pipeline.Runs(ctx, h.store)
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		if !r.Over() {
+			if err := pipeline.TakeBack(ctx, h.store, r.Run); err != nil {
+				return err
+			}
+		}
+	}
+	if err := e.stopJobs(ctx, h); err != nil {
+		return err
+	}
+	docs, err := h.store.List(ctx, route.Prefix)
+	if err != nil {
+		return err
+	}
+	for _, d := range docs {
+		if err := h.store.Delete(ctx, d.Name, d.Rev); err != nil && !errors.Is(err, fleet.ErrConflict) && !errors.Is(err, fleet.ErrNotFound) {
+			return err
+		}
+	}
+	return h.stopWatch(ctx)
+}
+
+// stopJobs stops every job and waits for its replicas, which needs a watch.
+func (e *env) stopJobs(ctx context.Context, h *home) error {
+	jobs, err := h.scheduler.Jobs(ctx)
+	if err != nil {
+		return err
+	}
+	left, err := h.store.List(ctx, "replica/")
+	if err != nil || len(jobs)+len(left) == 0 {
+		return err
+	}
+	if err := e.ensureWatch(ctx, h); err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		if err := h.scheduler.Stop(ctx, j.Name); err != nil {
+			return err
+		}
+		e.say("stopping %s", j.Name)
+	}
+	gone := errors.New("gone")
+	err = h.store.Watch(ctx, "", func(fleet.Doc) error {
+		left, err := h.store.List(ctx, "replica/")
+		if err == nil && len(left) == 0 {
+			err = gone
+		}
+		return err
+	})
+	if !errors.Is(err, gone) {
+		return err
+	}
+	return nil
+}
+
+func (h *home) stopWatch(ctx context.Context) error {
+	if !h.watched() {
+		return nil
+	}
+	b, err := os.ReadFile(h.pidFile())
+	if err != nil {
+		return fmt.Errorf("finding the background process: %w", err)
+	}
+	pid, err := strconv.Atoi(string(b))
+	if err != nil {
+		return fmt.Errorf("finding the background process: %s holds %q", h.pidFile(), b)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stopping the background process: %w", err)
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for h.watched() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return nil
+}

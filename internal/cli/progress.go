@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"llmops/evidence"
+	"llmops/pipeline"
+)
+
+// quiet is the pause between lines of progress where lines cannot be
+// overwritten.
+const quiet = 2 * time.Second
+
+// progress prints what a run does: on a terminal one line that changes, without
+// one a line now and then. It belongs to the goroutine that drives.
+type progress struct {
+	e        *env
+	terminal bool
+	last     time.Time
+	open     bool // the cursor stands in a line that may be overwritten
+	stage    string
+	began    time.Time
+}
+
+func newProgress(e *env) *progress { return &progress{e: e, terminal: isTerminal(e.err)} }
+
+func (p *progress) event(ev pipeline.Event) {
+	switch ev.Kind {
+	case pipeline.Started:
+		p.stage, p.began, p.last = ev.Stage, ev.At, time.Time{}
+		p.line("%-10s", ev.Stage)
+	case pipeline.Skipped:
+		p.line("%-10s %s", ev.Stage, ev.Text)
+	case pipeline.Note:
+		p.line("%-10s note: %s", ev.Stage, ev.Text)
+	case pipeline.Progress:
+		p.show(ev)
+	case pipeline.Finished:
+		p.line("%-10s %s in %.1fs: %s", ev.Stage, ev.Verdict.Outcome, ev.At.Sub(p.began).Seconds(), ev.Verdict.Claim)
+		for _, v := range ev.Verdict.Deciding() {
+			p.line("%-10s   %s", "", verdictLine(v))
+		}
+		for _, w := range ev.Verdict.Warnings {
+			p.line("%-10s   %s", "", w)
+		}
+	}
+}
+
+func (p *progress) show(ev pipeline.Event) {
+	pause := quiet
+	if p.terminal {
+		pause = 100 * time.Millisecond
+	}
+	if time.Since(p.last) < pause {
+		return
+	}
+	p.last = time.Now()
+	text := fmt.Sprintf("%-10s %s", ev.Stage, ev.Text)
+	if ev.Total > 0 {
+		text += fmt.Sprintf(" %3.0f%%", 100*min(1, float64(ev.Done)/float64(ev.Total)))
+	}
+	if !p.terminal {
+		p.line("%s", text)
+		return
+	}
+	if len(text) > 78 {
+		text = text[:78]
+	}
+	_, _ = fmt.Fprintf(p.e.err, "\r\x1b[K%s", text)
+	p.open = true
+}
+
+func (p *progress) line(format string, args ...any) {
+	p.end()
+	_, _ = fmt.Fprintln(p.e.err, strings.TrimRight(fmt.Sprintf(format, args...), " "))
+}
+
+// end closes a line that was left open.
+func (p *progress) end() {
+	if p.open {
+		_, _ = fmt.Fprint(p.e.err, "\r\x1b[K")
+		p.open = false
+	}
+}
+
+// verdictLine is a verdict on one line.
+func verdictLine(v evidence.Verdict) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s", v.Outcome, v.Claim)
+	if v.Unit != "" && v.N > 0 {
+		fmt.Fprintf(&b, "; %.4g in [%.4g, %.4g] %s, n %d", v.Estimate, v.Lo, v.Hi, v.Unit, v.N)
+	}
+	if v.Outcome == evidence.Inconclusive && v.Need > v.N {
+		fmt.Fprintf(&b, ", about %d needed", v.Need)
+	}
+	for _, w := range v.Warnings {
+		fmt.Fprintf(&b, "; %s", w)
+	}
+	return b.String()
+}
+
+// summary tells how a run ended and what to do next.
+func (e *env) summary(ctx context.Context, h *home, head pipeline.Head, out evidence.Outcome, report string) {
+	w := tabwriter.NewWriter(e.err, 0, 4, 2, ' ', 0)
+	for _, s := range head.Stages {
+		took := s.Ended.Sub(s.Began).Round(100 * time.Millisecond).String()
+		if s.Reused {
+			took = "reused"
+		}
+		row(w, s.Name, s.Outcome, took)
+	}
+	_ = w.Flush()
+	e.say("run %s: %s (%s)", head.Run, out, head.Reason)
+	e.say("report: %s", report)
+	at, err := h.listen(ctx)
+	if err != nil || at == "" {
+		return
+	}
+	if head.State == pipeline.Done && out == evidence.Pass {
+		e.say("%s answers on http://%s/v1/chat/completions; llmops status shows it, llmops down stops everything", head.Alias, at)
+	}
+}

@@ -1,0 +1,215 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"llmops/evidence"
+	"llmops/fleet"
+	"llmops/pipeline"
+)
+
+func newRunsCmd(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "runs",
+		Short: "List, show, attach to and approve runs",
+		Args:  cobra.NoArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newRunsListCmd(e), newRunsShowCmd(e), newRunsAttachCmd(e), newRunsApproveCmd(e), newRunsReportCmd(e))
+	return c
+}
+
+func newRunsListCmd(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List runs, the latest first",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			h, err := e.openHome()
+			if err != nil {
+				return err
+			}
+			heads, err := pipeline.Runs(cmd.Context(), h.store)
+			if err != nil {
+				return err
+			}
+			return e.answer(heads, func(w *tabwriter.Writer) {
+				row(w, "RUN", "ALIAS", "STATE", "STAGE", "OUTCOME", "BEGAN", "REASON")
+				for _, r := range heads {
+					row(w, r.Run, r.Alias, r.State, r.Stage, r.Outcome(), r.Began.Local().Format(time.DateTime), r.Reason)
+				}
+			})
+		},
+	}
+}
+
+// shown is a run as runs show prints it: its head and, for each stage, the
+// verdict and output. These names are an interface.
+type shown struct {
+	pipeline.Head
+	Outcome evidence.Outcome  `json:"outcome"`
+	Records []pipeline.Record `json:"records"`
+	Journal []pipeline.Entry  `json:"journal,omitempty"`
+}
+
+func newRunsShowCmd(e *env) *cobra.Command {
+	var journal bool
+	c := &cobra.Command{
+		Use:   "show RUN",
+		Short: "Show a run's stages, verdicts and evidence",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			h, err := e.openHome()
+			if err != nil {
+				return err
+			}
+			s, err := h.show(cmd.Context(), args[0], journal)
+			if err != nil {
+				return err
+			}
+			return e.answer(s, func(w *tabwriter.Writer) { showTable(w, s) })
+		},
+	}
+	c.Flags().BoolVar(&journal, "journal", false, "with every entry of the journal")
+	return c
+}
+
+func (h *home) show(ctx context.Context, run string, journal bool) (s shown, err error) {
+	if s.Head, err = h.readRun(ctx, run); err != nil {
+		return s, err
+	}
+	s.Outcome = s.Head.Outcome()
+	if s.Records, err = pipeline.Records(ctx, h.blobs, s.Head); err != nil || !journal {
+		return s, err
+	}
+	s.Journal, err = pipeline.Entries(ctx, h.blobs, s.Head)
+	return s, err
+}
+
+func showTable(w *tabwriter.Writer, s shown) {
+	row(w, "run", s.Run, string(s.State), s.Reason)
+	for _, r := range s.Records {
+		row(w, r.Stage, r.Verdict.Outcome, fmt.Sprintf("%.1fs", r.Ended.Sub(r.Started).Seconds()), r.Verdict.Claim)
+		showVerdict(w, r.Verdict, "  ")
+	}
+	for _, a := range s.Approved {
+		row(w, "approved", a.Gate, a.By, a.Reason)
+	}
+	for _, j := range s.Journal {
+		row(w, fmt.Sprint(j.Seq), j.Kind, j.Stage, j.What)
+	}
+}
+
+func showVerdict(w *tabwriter.Writer, v evidence.Verdict, indent string) {
+	for _, p := range v.Parts {
+		row(w, "", "", "", indent+verdictLine(p))
+		showVerdict(w, p, indent+"  ")
+	}
+	for _, s := range v.Warnings {
+		row(w, "", "", "", indent+"note: "+s)
+	}
+}
+
+// readRun reads a run and says plainly when there is none of that name.
+func (h *home) readRun(ctx context.Context, run string) (pipeline.Head, error) {
+	head, err := pipeline.Read(ctx, h.store, run)
+	if errors.Is(err, fleet.ErrNotFound) {
+		return head, usage("there is no run %s; see llmops runs list", run)
+	}
+	return head, err
+}
+
+func newRunsAttachCmd(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "attach RUN",
+		Short: "Drive a run in this terminal that goes on elsewhere",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			h, err := e.openHome()
+			if err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			head, err := h.readRun(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if head.Over() {
+				return usage("run %s is %s: %s", head.Run, head.State, head.Reason)
+			}
+			if err := pipeline.TakeBack(ctx, h.store, head.Run); err != nil {
+				return err
+			}
+			return e.goOn(ctx, h, head, head.Until)
+		},
+	}
+}
+
+// goOn drives a run that is there already.
+func (e *env) goOn(ctx context.Context, h *home, head pipeline.Head, until string) error {
+	owner, release, err := h.own("cli")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := e.ensureWatch(ctx, h); err != nil {
+		return err
+	}
+	listen, err := h.listen(ctx)
+	if err != nil {
+		return err
+	}
+	if listen == "" {
+		listen = defaultListen
+	}
+	return e.drive(ctx, h, h.deps(listen, 1), head.Run, owner, until)
+}
+
+func newRunsApproveCmd(e *env) *cobra.Command {
+	var gate, reason string
+	c := &cobra.Command{
+		Use:   "approve RUN --gate STAGE --reason WHY",
+		Short: "Let a run go on past a gate, on record",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if gate == "" || reason == "" {
+				return usage("approve needs --gate and --reason")
+			}
+			h, err := e.openHome()
+			if err != nil {
+				return err
+			}
+			if _, err := h.readRun(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			if err := pipeline.Approve(cmd.Context(), h.deps("", 1), args[0], gate, e.who(), reason); err != nil {
+				return &exitError{exitUsage, err}
+			}
+			e.say("recorded; llmops runs attach %s goes on", args[0])
+			return nil
+		},
+	}
+	c.Flags().StringVar(&gate, "gate", "", "the stage whose verdict is overridden")
+	c.Flags().StringVar(&reason, "reason", "", "why")
+	return c
+}
+
+// who is the person on record.
+func (e *env) who() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	user := e.getenv("USER")
+	if user == "" {
+		user = fmt.Sprintf("uid %d", os.Getuid())
+	}
+	return user + " on " + host
+}

@@ -1,0 +1,115 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"llmops/evidence"
+	"llmops/model"
+	"llmops/model/safetensors"
+	"llmops/pipeline/download"
+	"llmops/pipeline/quantise"
+)
+
+// maxWeightError is the root mean square error, relative to the weights, that
+// no tensor may exceed: beyond it a scheme has lost the matrix. Three mantissa
+// bits cost about 2.7 %, four-bit integers under one scale 15 to 40 %.
+var maxWeightError = map[string]float64{quantise.FP8Dynamic: 0.05, quantise.Int4: 0.6}
+
+func downloadInput(ctx context.Context, a *Attempt) (any, error) {
+	s, err := download.Inspect(ctx, a.Spec.Source)
+	return s.Digest, err
+}
+
+// snapshotKept tells whether the folder of an earlier record still has the
+// content that it was recorded with.
+func snapshotKept(ctx context.Context, _ *Attempt, r Record) bool {
+	var w Weights
+	return unmarshal(r.Output, &w) == nil && download.Whole(ctx, w.Dir, model.Digest(w.Digest))
+}
+
+func runDownload(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
+	root := filepath.Join(a.Deps.Dir, "snapshots")
+	if err := a.Intent(ctx, "copy the source to a snapshot", root); err != nil {
+		return evidence.Verdict{}, err
+	}
+	s, err := download.Folder(ctx, a.Spec.Source, root, func(done, total int64) { a.Progress("bytes", done, total) })
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	a.Output(Weights{Dir: s.Dir, Digest: string(s.Digest), Bytes: s.Manifest.Size(), Detail: s})
+	v := evidence.Check("every file has the digest it had at its source", true, len(s.Manifest.Files), s.Warnings...)
+	v.Refs = []string{string(s.Digest)}
+	if s.Checked == 0 {
+		v.Warnings = append(v.Warnings, "the source has no SHA256SUMS: what was there is what was copied, whatever it was")
+	}
+	return v, nil
+}
+
+func quantiseInput(ctx context.Context, a *Attempt) (any, error) {
+	var w Weights
+	if err := a.Result(ctx, StageDownload, &w); err != nil {
+		return nil, err
+	}
+	return []any{w.Digest, a.Spec.Quantise}, nil
+}
+
+func runQuantise(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
+	var src Weights
+	if err := a.Result(ctx, StageDownload, &src); err != nil {
+		return evidence.Verdict{}, err
+	}
+	scheme := a.Spec.Quantise.Scheme
+	if scheme == "" {
+		a.Output(src)
+		return evidence.Check("the source is served as it is", true, 1), nil
+	}
+	in, err := quantiseInput(ctx, a)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	name := model.DigestOf(mustJSON(in)).Hex()[:16]
+	dst := filepath.Join(a.Deps.Dir, "quantised", name)
+	if err := a.Intent(ctx, "write the quantised weights", dst); err != nil {
+		return evidence.Verdict{}, err
+	}
+	if err := os.MkdirAll(filepath.Dir(dst), 0o700); err != nil {
+		return evidence.Verdict{}, fmt.Errorf("making room for the quantised weights: %w", err)
+	}
+	rep, err := quantise.Run(ctx, src.Dir, dst, quantise.Options{Scheme: scheme, Keep: a.Spec.Quantise.Keep},
+		func(done, total int64) { a.Progress("bytes", done, total) })
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	a.Output(Weights{Dir: rep.Dir, Digest: string(rep.Digest), Bytes: rep.After, Scheme: scheme, Detail: rep})
+	return judgeWeights(rep)
+}
+
+// judgeWeights opens what was written as an engine would, and bounds the error
+// of each tensor.
+func judgeWeights(rep quantise.Report) (evidence.Verdict, error) {
+	c, err := safetensors.OpenDir(rep.Dir)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	n := len(c.Tensors())
+	if err := c.Close(); err != nil {
+		return evidence.Verdict{}, err
+	}
+	limit := maxWeightError[rep.Scheme]
+	worst := quantise.TensorReport{}
+	for _, t := range rep.Tensors {
+		if t.Error >= worst.Error {
+			worst = t
+		}
+	}
+	loss := evidence.Check(fmt.Sprintf("no tensor lost more than %g%% of its root mean square", 100*limit), worst.Error <= limit, len(rep.Tensors),
+		fmt.Sprintf("worst is %s with %.2f%%", worst.Name, 100*worst.Error))
+	loss.Unit, loss.Estimate, loss.Hi = "share", worst.Error, limit
+	v := evidence.All(rep.Scheme+": weights are whole and close to their source",
+		evidence.Check("index, headers and digests agree", n > 0, n), loss)
+	v.Refs = []string{string(rep.Digest)}
+	return v, nil
+}

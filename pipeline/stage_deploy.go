@@ -1,0 +1,253 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"llmops/evidence"
+	"llmops/fleet"
+	"llmops/pipeline/canary"
+	"llmops/serving/deploy"
+	"llmops/serving/openai"
+	"llmops/serving/route"
+)
+
+// DeployOutput names the arms and where they answer. In a first run stable is
+// the parent.
+type DeployOutput struct {
+	Parent    Arm  `json:"parent"`
+	Candidate Arm  `json:"candidate"`
+	Stable    Arm  `json:"stable"`
+	First     bool `json:"first"` // the alias had no live version before
+}
+
+// Arm is a deployed version.
+type Arm struct {
+	Version Version        `json:"version"`
+	Ready   []deploy.Ready `json:"ready"`
+}
+
+// addr is where the arm's first replica answers.
+func (a Arm) addr() string {
+	if len(a.Ready) == 0 {
+		return ""
+	}
+	return a.Ready[0].Addr
+}
+
+func (a Arm) client() *openai.Client { return &openai.Client{BaseURL: "http://" + a.addr()} }
+
+// control is the route of the run's alias.
+func (a *Attempt) control() *canary.Control {
+	return &canary.Control{Store: a.Deps.Store, Alias: a.Spec.Name, Routers: a.Deps.Admins}
+}
+
+func runDeploy(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
+	var src, cand Weights
+	if err := errors.Join(a.Result(ctx, StageDownload, &src), a.Result(ctx, StageQuantise, &cand)); err != nil {
+		return evidence.Verdict{}, err
+	}
+	parentEngine := a.Spec.Engine
+	parentEngine.Fault = ""
+	parent, err := version(ctx, a, src, parentEngine)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	candidate, err := version(ctx, a, cand, a.Spec.Engine)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	if err := routers(ctx, a); err != nil {
+		return evidence.Verdict{}, err
+	}
+	var out DeployOutput
+	if out.Parent, err = up(ctx, a, parent, parentEngine); err != nil {
+		return evidence.Verdict{}, err
+	}
+	if err := firstRoute(ctx, a, parent.Name, &out); err != nil {
+		return evidence.Verdict{}, err
+	}
+	if candidate.Name == parent.Name {
+		out.Candidate = out.Parent
+	} else if out.Candidate, err = up(ctx, a, candidate, a.Spec.Engine); err != nil {
+		return evidence.Verdict{}, err
+	}
+	if err := stable(ctx, a, &out); err != nil {
+		return evidence.Verdict{}, err
+	}
+	a.Output(out)
+	n := len(out.Parent.Ready) + len(out.Candidate.Ready)
+	return evidence.Check("every replica of parent and candidate has produced a token", n > 0, n), nil
+}
+
+// up brings a version's replicas to their first token.
+func up(ctx context.Context, a *Attempt, v Version, e Engine) (Arm, error) {
+	j, err := engineJob(a.Spec, v, e)
+	if err != nil {
+		return Arm{}, err
+	}
+	if err := a.Intent(ctx, "start "+j.Name, nil); err != nil {
+		return Arm{}, err
+	}
+	ready, err := deploy.Up(ctx, a.Deps.Scheduler, j, nil, func(s string) { a.Progress(s, 0, 0) })
+	if err != nil {
+		return Arm{}, fmt.Errorf("starting version %s: %w", v.Name, err)
+	}
+	return Arm{Version: v, Ready: ready}, nil
+}
+
+// routers brings the fleet's routers up. A router that is there stays as it is.
+func routers(ctx context.Context, a *Attempt) error {
+	for i := range max(1, a.Deps.Routers) {
+		name := "router"
+		listen := a.Deps.Listen
+		if i > 0 {
+			name = fmt.Sprintf("router-%d", i+1)
+			listen = ""
+		}
+		st, err := deploy.Status(ctx, a.Deps.Scheduler, name)
+		if err != nil {
+			return err
+		}
+		j := st.Job
+		if st.Rev == 0 {
+			if j, err = routerJob(name, listen, a.Deps.Dir); err != nil {
+				return err
+			}
+		}
+		if err := a.Intent(ctx, "start "+name, listen); err != nil {
+			return err
+		}
+		if err := deploy.Start(ctx, a.Deps.Scheduler, j, func(s string) { a.Progress(s, 0, 0) }); err != nil {
+			return fmt.Errorf("starting router on %s: %w", listen, err)
+		}
+	}
+	return nil
+}
+
+// routerJob is a router of this machine. Its addresses are fixed when the job
+// is made, so that a restarted router is the same one to everybody.
+func routerJob(name, listen, state string) (fleet.Job, error) {
+	addrs := [2]string{listen}
+	for i := range addrs {
+		if addrs[i] != "" {
+			continue
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return fleet.Job{}, fmt.Errorf("finding a free port: %w", err)
+		}
+		addrs[i] = l.Addr().String()
+		if err := l.Close(); err != nil {
+			return fleet.Job{}, err
+		}
+	}
+	return fleet.Job{Name: name, Version: "1", Kind: fleet.Router, Meta: map[string]string{"admin": addrs[1]},
+		Groups: []fleet.Group{{Name: "main", Count: 1, Addr: addrs[0],
+			Argv:  []string{"${LLMOPS_BIN}", "router", "serve", "--listen", "${LLMOPS_ADDR}", "--admin", addrs[1], "--state", state, "--name", name},
+			Check: fleet.Check{Path: "/health"}}}}, nil
+}
+
+// firstRoute sends the alias's traffic to its first version, when it has none.
+func firstRoute(ctx context.Context, a *Attempt, version string, out *DeployOutput) error {
+	c := a.control()
+	_, _, err := c.Read(ctx)
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, fleet.ErrNotFound) {
+		return err
+	}
+	out.First = true
+	if err := a.Intent(ctx, "send all traffic to "+version, nil); err != nil {
+		return err
+	}
+	_, _, err = c.Change(ctx, func(d route.Doc) (route.Doc, error) {
+		if d.Alias != "" {
+			return d, nil
+		}
+		return route.New(a.Spec.Name, a.Run, version), nil
+	})
+	return err
+}
+
+// stable finds what is live, which in a first run is the parent.
+func stable(ctx context.Context, a *Attempt, out *DeployOutput) error {
+	d, _, err := a.control().Read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, arm := range []Arm{out.Parent, out.Candidate} {
+		if arm.Version.Name == d.Live() {
+			out.Stable = arm
+			return nil
+		}
+	}
+	vs, err := Versions(ctx, a.Deps.Store, a.Spec.Name)
+	if err != nil {
+		return err
+	}
+	for _, v := range vs {
+		if v.Name == d.Live() {
+			out.Stable.Version = v
+			return nil
+		}
+	}
+	return fmt.Errorf("the route of %s names version %s, of which nothing is recorded", a.Spec.Name, d.Live())
+}
+
+// Abandon takes the candidate of a run that was refused off the fleet: its
+// lease ends and its replicas stop, unless it is the live version. What is
+// replayed as traffic stops too.
+func Abandon(ctx context.Context, a *Attempt) error {
+	if err := stopTraffic(ctx, a); err != nil {
+		return err
+	}
+	var out DeployOutput
+	if err := a.Result(ctx, StageDeploy, &out); errors.Is(err, fleet.ErrNotFound) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	c := a.control()
+	d, _, err := c.Read(ctx)
+	if err != nil {
+		return err
+	}
+	if d.Lease != nil && d.Run == a.Run {
+		if err := a.Intent(ctx, "return the leased traffic", nil); err != nil {
+			return err
+		}
+		if _, _, err := c.Change(ctx, func(d route.Doc) (route.Doc, error) { return route.Fallback(d), nil }); err != nil {
+			return err
+		}
+	}
+	v := out.Candidate.Version.Name
+	if v == d.Live() || v == out.Parent.Version.Name || v == d.Standby {
+		return nil
+	}
+	return remove(ctx, a, v)
+}
+
+// remove stops a version after every router has acknowledged a revision that
+// does not name it, or cannot send to it any more.
+func remove(ctx context.Context, a *Attempt, version string) error {
+	_, rev, err := a.control().Read(ctx)
+	if err != nil {
+		return err
+	}
+	missing, err := a.control().Settle(ctx, rev, a.Deps.Now())
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		a.Note("routers %v did not answer; their lease is over", missing)
+	}
+	job := JobName(a.Spec.Name, version)
+	if err := a.Intent(ctx, "stop "+job, nil); err != nil {
+		return err
+	}
+	return deploy.Down(ctx, a.Deps.Scheduler, job)
+}

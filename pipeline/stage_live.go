@@ -1,0 +1,301 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"llmops/evidence"
+	"llmops/fleet"
+	"llmops/pipeline/canary"
+	"llmops/serving/deploy"
+	"llmops/serving/route"
+)
+
+// trafficJob replays the spec's traffic file through the router, in a process of
+// its own, so that it neither knows nor depends on what the run does.
+func trafficJob(s Spec, listen string) fleet.Job {
+	return fleet.Job{Name: fleet.Escape(s.Name) + "-traffic", Version: "1", Kind: fleet.Traffic, Meta: map[string]string{"alias": s.Name},
+		Groups: []fleet.Group{{Name: "main", Count: 1, Grace: 3 * time.Second,
+			Argv: []string{"${LLMOPS_BIN}", "traffic", "--replay", s.Traffic.Replay, "--to", "http://" + listen, "--name", s.Name}}}}
+}
+
+// startTraffic starts the replay, when the spec has one.
+func startTraffic(ctx context.Context, a *Attempt) error {
+	if a.Spec.Traffic.Replay == "" {
+		return nil
+	}
+	j := trafficJob(a.Spec, a.Deps.Listen)
+	if err := a.Intent(ctx, "replay traffic", a.Spec.Traffic.Replay); err != nil {
+		return err
+	}
+	return deploy.Start(ctx, a.Deps.Scheduler, j, func(string) {})
+}
+
+func stopTraffic(ctx context.Context, a *Attempt) error {
+	if a.Spec.Traffic.Replay == "" {
+		return nil
+	}
+	j := trafficJob(a.Spec, a.Deps.Listen)
+	st, err := deploy.Status(ctx, a.Deps.Scheduler, j.Name)
+	if err != nil || st.Rev == 0 && len(st.Replicas) == 0 {
+		return err
+	}
+	if err := a.Intent(ctx, "stop the replay", nil); err != nil {
+		return err
+	}
+	return deploy.Down(ctx, a.Deps.Scheduler, j.Name)
+}
+
+// claimRoute takes the route for the run and returns the epoch to write under.
+func claimRoute(ctx context.Context, a *Attempt) (uint64, error) {
+	if err := a.Intent(ctx, "take the route", nil); err != nil {
+		return 0, err
+	}
+	d, _, err := a.control().Change(ctx, func(d route.Doc) (route.Doc, error) { return route.Claim(d, a.Run), nil })
+	return d.Epoch, err
+}
+
+// arms reads what was deployed. live is nil when the candidate is live already:
+// then there is nothing to compare.
+func arms(ctx context.Context, a *Attempt) (dep DeployOutput, live bool, err error) {
+	if err := a.Result(ctx, StageDeploy, &dep); err != nil {
+		return dep, false, err
+	}
+	d, _, err := a.control().Read(ctx)
+	return dep, err == nil && d.Live() == dep.Candidate.Version.Name, err
+}
+
+// ShadowOutput is what the shadow stage leaves.
+type ShadowOutput struct {
+	canary.ShadowResult
+}
+
+func runShadow(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
+	dep, live, err := arms(ctx, a)
+	if err != nil || live {
+		return alreadyLive(dep), err
+	}
+	if err := startTraffic(ctx, a); err != nil {
+		return evidence.Verdict{}, err
+	}
+	epoch, err := claimRoute(ctx, a)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	p := canary.ShadowPolicy{Stable: dep.Stable.Version.Name, Candidate: dep.Candidate.Version.Name, Share: a.Spec.Shadow.Share, For: a.Spec.Shadow.For,
+		Max: a.Spec.Canary.Max, SLO: a.Spec.SLO, Same: a.Spec.Change == Infra}
+	began := a.Deps.Now()
+	res, err := canary.Shadow(ctx, a.control(), p, epoch, canary.Hooks{Intent: a.Intent}, func(r canary.ShadowResult) {
+		a.Progress(fmt.Sprintf("%d copies", r.Copies.Total().Done), int64(a.Deps.Now().Sub(began)), int64(p.For))
+	})
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	a.Output(ShadowOutput{res})
+	return res.Verdict, nil
+}
+
+func alreadyLive(dep DeployOutput) evidence.Verdict {
+	return evidence.Check(fmt.Sprintf("version %s is live already", dep.Candidate.Version.Name), true, 1)
+}
+
+// canaryPolicy is what the spec and the command line ask of a canary.
+func canaryPolicy(s Spec, o Options, stable, candidate string) canary.Policy {
+	p := canary.Policy{Stable: stable, Candidate: candidate, Zone: "", Max: s.Canary.Max, Harm: s.Canary.Harm, SLO: s.SLO, Guards: s.Canary.RollbackOn}
+	if o.Only && len(o.RollbackOn) > 0 {
+		p.Guards = o.RollbackOn
+	} else {
+		for _, g := range o.RollbackOn {
+			if !contains(p.Guards, g) {
+				p.Guards = append(p.Guards[:len(p.Guards):len(p.Guards)], g)
+			}
+		}
+	}
+	for _, st := range s.Canary.Steps {
+		p.Steps = append(p.Steps, canary.Stage{Weight: st.Weight, Bake: st.Bake})
+	}
+	// At the lowest weight ten requests of the candidate must be able to come.
+	p.Stale = 5 * time.Second
+	if rate := s.Traffic.Rate * s.Canary.Steps[0].Weight; rate > 0 {
+		p.Stale = max(p.Stale, min(canary.LeaseTTL, time.Duration(10/rate*float64(time.Second))))
+	}
+	return p
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// canarySaved is the running canary in the head.
+type canarySaved struct {
+	Policy canary.Policy `json:"policy"`
+	State  canary.State  `json:"state"`
+}
+
+func runCanary(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
+	dep, live, err := arms(ctx, a)
+	if err != nil || live {
+		return alreadyLive(dep), err
+	}
+	if err := startTraffic(ctx, a); err != nil {
+		return evidence.Verdict{}, err
+	}
+	c := a.control()
+	var saved canarySaved
+	resumed, err := a.Load(&saved)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	if !resumed {
+		saved.Policy = canaryPolicy(a.Spec, a.Opts, dep.Stable.Version.Name, dep.Candidate.Version.Name)
+		if saved.Policy.Slow, err = slowBounds(ctx, c, saved.Policy); err != nil {
+			return evidence.Verdict{}, err
+		}
+		saved.State = canary.Begin(saved.Policy, a.Deps.Now().UTC())
+	} else {
+		// What happened while nobody judged is neither baked nor a delay.
+		saved.State.StepAt = saved.State.StepAt.Add(a.Deps.Now().UTC().Sub(saved.State.Last))
+		saved.State.Last, saved.State.Fresh = a.Deps.Now().UTC(), a.Deps.Now().UTC()
+	}
+	epoch, err := claimRoute(ctx, a)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	hooks := canary.Hooks{
+		Intent: a.Intent,
+		Save:   func(ctx context.Context, s canary.State) error { return a.Save(ctx, canarySaved{saved.Policy, s}) },
+		Tell:   func(s canary.State, act canary.Action) { tellCanary(a, saved.Policy, s, act) },
+	}
+	res, err := canary.Run(ctx, c, saved.Policy, saved.State, epoch, hooks)
+	if canary.Fenced(err) {
+		v := evidence.Verdict{Claim: "canary: the run kept the route", Outcome: evidence.Fail, N: int(res.State.Requests[1]),
+			Warnings: []string{"somebody else took the route or rolled back: " + err.Error()}}
+		return v, nil
+	}
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	a.Output(res)
+	return res.Verdict(), nil
+}
+
+func tellCanary(a *Attempt, p canary.Policy, s canary.State, act canary.Action) {
+	step := p.Steps[s.Step]
+	text := fmt.Sprintf("%g%%, %d requests of the candidate", 100*step.Weight, s.Requests[1])
+	if s.Note != "" {
+		text += ", " + s.Note
+	}
+	a.Progress(text, int64(s.Healthy), int64(step.Bake))
+	switch act.Kind {
+	case canary.Advance, canary.Promote, canary.Rollback, canary.GiveUp:
+		a.Note("%s: %s", act.Kind, act.Reason)
+	}
+}
+
+// slowBounds reads what stable did so far off all routers.
+func slowBounds(ctx context.Context, c *canary.Control, p canary.Policy) ([2]time.Duration, error) {
+	reports, missing, err := c.Reports(ctx)
+	if err != nil {
+		return [2]time.Duration{}, err
+	}
+	if len(reports) == 0 {
+		return [2]time.Duration{}, fmt.Errorf("no router answers (%v)", missing)
+	}
+	var all route.Counters
+	for _, r := range reports {
+		v := r.Versions[p.Stable]
+		all.Merge(&v)
+	}
+	return canary.SlowBounds(all.Total(), p.SLO), nil
+}
+
+// PromoteOutput is what promotion leaves.
+type PromoteOutput struct {
+	Live     string          `json:"live"`
+	Standby  string          `json:"standby"`
+	Until    time.Time       `json:"until"` // the standby is kept
+	Delivery canary.Delivery `json:"delivery"`
+}
+
+func runPromote(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
+	dep, live, err := arms(ctx, a)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	cand, stable := dep.Candidate, dep.Stable
+	c := a.control()
+	out := PromoteOutput{Live: cand.Version.Name, Standby: stable.Version.Name, Until: a.Deps.Now().UTC().Add(a.Spec.Standby)}
+	if !live {
+		if err := a.Intent(ctx, "promote "+cand.Version.Name, nil); err != nil {
+			return evidence.Verdict{}, err
+		}
+		_, out.Delivery, err = c.Change(ctx, func(d route.Doc) (route.Doc, error) {
+			if d.Run != a.Run {
+				return d, route.ErrFenced
+			}
+			return route.Promote(d, d.Epoch, cand.Version.Name)
+		})
+		if errors.Is(err, route.ErrFenced) {
+			return evidence.Verdict{Claim: "promote: the run kept the route", Outcome: evidence.Fail, N: 1, Warnings: []string{err.Error()}}, nil
+		}
+		if err != nil {
+			return evidence.Verdict{}, err
+		}
+	}
+	_, rev, err := c.Read(ctx)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	missing, err := c.Settle(ctx, rev, a.Deps.Now())
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	if err := stopTraffic(ctx, a); err != nil {
+		return evidence.Verdict{}, err
+	}
+	if p := dep.Parent.Version.Name; p != cand.Version.Name && p != stable.Version.Name {
+		if err := remove(ctx, a, p); err != nil {
+			return evidence.Verdict{}, err
+		}
+	}
+	a.Output(out)
+	return promoted(ctx, a, dep, missing), nil
+}
+
+// promoted asks the live version through the router and the standby directly
+// for a token.
+func promoted(ctx context.Context, a *Attempt, dep DeployOutput, missing []string) evidence.Verdict {
+	through := deploy.Probe(ctx, a.Deps.Listen, a.Spec.Name, dep.Candidate.Version.Name)
+	v := probed("the router answers from "+dep.Candidate.Version.Name, through)
+	acked := evidence.Check("every router follows", len(missing) == 0, 1)
+	if len(missing) > 0 {
+		acked.Warnings = append(acked.Warnings, fmt.Sprintf("routers %v did not acknowledge", missing))
+	}
+	parts := []evidence.Verdict{v, acked}
+	if s := dep.Stable; s.Version.Name != dep.Candidate.Version.Name {
+		st, err := deploy.Status(ctx, a.Deps.Scheduler, JobName(a.Spec.Name, s.Version.Name))
+		if err == nil && len(st.Replicas) == 0 {
+			err = errors.New("it has no replicas")
+		}
+		if err == nil {
+			err = deploy.Probe(ctx, st.Replicas[0].Addr, a.Spec.Name, s.Version.Name)
+		}
+		parts = append(parts, probed("standby "+s.Version.Name+" produces a token", err))
+	}
+	return evidence.All("the candidate is live and the version before it is ready to take over", parts...)
+}
+
+func probed(claim string, err error) evidence.Verdict {
+	v := evidence.Check(claim, err == nil, 1)
+	if err != nil {
+		v.Warnings = append(v.Warnings, err.Error())
+	}
+	return v
+}

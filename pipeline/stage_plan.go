@@ -1,0 +1,120 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"llmops/evidence"
+	"llmops/model"
+	"llmops/model/chat"
+	"llmops/pipeline/canary"
+	"llmops/pipeline/eval"
+)
+
+const (
+	// expectedFlips is the share of answers that an 8-bit twin is expected to
+	// flip when nothing is known yet; 2.5 % was measured on the shipped model.
+	expectedFlips = 0.025
+	planPower     = 0.8
+)
+
+// PlanOutput is what a run will need and what its evidence can show.
+type PlanOutput struct {
+	Parameters int64        `json:"parameters"`
+	KVToken    float64      `json:"kv_bytes_per_token"`
+	KVFull     int64        `json:"kv_bytes_full"` // all sequences at full length
+	Weights    int64        `json:"weight_bytes"`
+	Replicas   int          `json:"replicas"`
+	Suites     []PlanSuite  `json:"suites"`
+	Canary     []PlanCanary `json:"canary"`
+}
+
+// PlanSuite is the smallest drop of score that a suite's items can exclude.
+type PlanSuite struct {
+	Name   string  `json:"name"`
+	Items  int     `json:"items"`
+	Need   int     `json:"need"`
+	Margin float64 `json:"margin"`
+	Drop   float64 `json:"drop"`
+}
+
+// PlanCanary is when a guard can be decided at the planned traffic.
+type PlanCanary struct {
+	Guard   string  `json:"guard"`
+	Need    int     `json:"need"`    // requests of the candidate without a bad one
+	Expect  int     `json:"expect"`  // within the bakes
+	AtMost  int     `json:"at_most"` // before the canary gives up
+	Minutes float64 `json:"minutes"` // to Need, at the weights of the steps
+}
+
+func runPlan(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
+	var src, cand Weights
+	if err := a.Result(ctx, StageDownload, &src); err != nil {
+		return evidence.Verdict{}, err
+	}
+	if err := a.Result(ctx, StageQuantise, &cand); err != nil {
+		return evidence.Verdict{}, err
+	}
+	shape, err := model.LoadShape(cand.Dir)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	if _, err := chat.Load(cand.Dir); err != nil {
+		return evidence.Verdict{}, err
+	}
+	e := a.Spec.Engine
+	out := PlanOutput{Parameters: shape.Parameters(), KVToken: shape.KVBytesPerToken(2), Weights: cand.Bytes, Replicas: a.Spec.Placement.Replicas}
+	out.KVFull = int64(out.KVToken * float64(e.MaxModelLen) * float64(e.MaxNumSeqs))
+	fits := evidence.Check(fmt.Sprintf("the engine's %d tokens are within the model's %d", e.MaxModelLen, shape.MaxPositions), e.MaxModelLen <= shape.MaxPositions, 1)
+	v := evidence.All("the model fits its placement", fits)
+	if err := planSuites(a, &out, &v); err != nil {
+		return v, err
+	}
+	planCanary(a, &out, &v)
+	a.Output(out)
+	return v, nil
+}
+
+// planSuites says what each suite can show, and warns where it is too little.
+func planSuites(a *Attempt, out *PlanOutput, v *evidence.Verdict) error {
+	for _, s := range a.Spec.Eval.Suites {
+		items, _, err := eval.ReadItems(s.Items, s.Limit)
+		if err != nil {
+			return err
+		}
+		p := PlanSuite{Name: s.Name, Items: len(items), Margin: s.Margin,
+			Need: evidence.PairedItems(expectedFlips, s.Margin, a.Spec.Eval.Confidence, planPower),
+			Drop: evidence.SmallestDrop(len(items), expectedFlips, a.Spec.Eval.Confidence, planPower)}
+		out.Suites = append(out.Suites, p)
+		if p.Drop > p.Margin {
+			w := fmt.Sprintf("suite %s: %d items can exclude a drop of %.1f points, not of %.1f; %d items would", s.Name, p.Items, 100*p.Drop, 100*p.Margin, p.Need)
+			v.Warnings = append(v.Warnings, w)
+			a.Note("%s", w)
+		}
+	}
+	return nil
+}
+
+// planCanary says when each guard can be shown safe at the planned traffic.
+func planCanary(a *Attempt, out *PlanOutput, v *evidence.Verdict) {
+	c := a.Spec.Canary
+	var expect float64
+	for _, s := range c.Steps {
+		expect += a.Spec.Traffic.Rate * s.Weight * s.Bake.Seconds()
+	}
+	last := c.Steps[len(c.Steps)-1]
+	atMost := expect + a.Spec.Traffic.Rate*last.Weight*last.Bake.Seconds()*(c.Max-1)
+	p := canaryPolicy(a.Spec, a.Opts, "", "")
+	for g, need := range canary.Needs(p) {
+		pc := PlanCanary{Guard: g, Need: need, Expect: int(expect), AtMost: int(atMost)}
+		rate := a.Spec.Traffic.Rate * last.Weight
+		pc.Minutes = math.Round(10*float64(need)/rate/60) / 10
+		out.Canary = append(out.Canary, pc)
+		if need > pc.AtMost {
+			w := fmt.Sprintf("guard %s needs %d requests of the candidate, and the canary ends after about %d: raise traffic, weights or bakes", g, need, pc.AtMost)
+			v.Warnings = append(v.Warnings, w)
+			a.Note("%s", w)
+		}
+	}
+}

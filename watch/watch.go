@@ -1,0 +1,112 @@
+// Package watch is what goes on when nobody looks: on one machine it supervises
+// the replicas and drives the runs that were handed over to it.
+//
+// [Run] does both until its context ends. It leaves replicas running and runs
+// stopped, so that the next watch, or a command, goes on where it was. There is
+// one for each state directory.
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"llmops/fleet"
+	"llmops/fleet/local"
+	"llmops/pipeline"
+)
+
+// Options are what a watch works on. All fields must be set.
+type Options struct {
+	Supervisor *local.Supervisor
+	Owner      string
+	Deps       func(ctx context.Context) (pipeline.Deps, error)
+	Log        *slog.Logger
+}
+
+// Run watches until ctx ends or the state directory has another watch.
+func Run(ctx context.Context, o Options) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	h := &host{o: o, running: map[string]bool{}}
+	errs := make(chan error, 2)
+	go func() { errs <- o.Supervisor.Run(ctx) }()
+	go func() { errs <- h.watch(ctx) }()
+	first := <-errs
+	cancel()
+	second := <-errs
+	h.runs.Wait()
+	if errors.Is(first, context.Canceled) {
+		first = second
+	}
+	if errors.Is(first, context.Canceled) {
+		return nil
+	}
+	return first
+}
+
+// host drives the runs that were handed over, each in a goroutine.
+type host struct {
+	o    Options
+	runs sync.WaitGroup
+
+	mu      sync.Mutex // guards running
+	running map[string]bool
+}
+
+func (h *host) watch(ctx context.Context) error {
+	return h.o.Supervisor.Store.Watch(ctx, "run/", func(d fleet.Doc) error {
+		var head pipeline.Head
+		if d.Body == nil {
+			return nil
+		}
+		if err := json.Unmarshal(d.Body, &head); err != nil {
+			h.o.Log.Error("reading run", "name", d.Name, "err", err)
+			return nil
+		}
+		if mine(head, h.o.Owner) && h.begin(head.Run) {
+			h.runs.Go(func() { h.drive(ctx, head) })
+		}
+		return nil
+	})
+}
+
+// mine tells whether a run waits for a watch to drive it: it was handed over
+// and is either stopped or was being driven by a watch that is gone.
+func mine(h pipeline.Head, owner string) bool {
+	return h.Host == pipeline.HostWatch && (h.State == pipeline.Stopped || h.State == pipeline.Running && h.Owner != owner)
+}
+
+func (h *host) begin(run string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.running[run] {
+		return false
+	}
+	h.running[run] = true
+	return true
+}
+
+func (h *host) drive(ctx context.Context, head pipeline.Head) {
+	defer func() {
+		h.mu.Lock()
+		delete(h.running, head.Run)
+		h.mu.Unlock()
+	}()
+	log := h.o.Log.With("run", head.Run)
+	d, err := h.o.Deps(ctx)
+	if err != nil {
+		log.Error("opening run", "err", err)
+		return
+	}
+	j, err := pipeline.Claim(ctx, d, head.Run, h.o.Owner)
+	if err != nil {
+		log.Error("claiming run", "err", err)
+		return
+	}
+	log.Info("driving", "stage", head.Stage)
+	outcome, err := pipeline.Drive(ctx, d, j, head.Until)
+	log.Info("left", "outcome", outcome, "err", err)
+}
