@@ -20,7 +20,8 @@ type Sequence struct {
 
 	output   []int
 	blocks   []int32
-	keys     []blockKey // of the full blocks so far
+	chain    []blockKey // of the prompt's full blocks, then of the output's as they fill
+	kept     int        // blocks that are in the cache, or were found there
 	computed int        // tokens whose keys and values are in blocks
 	cached   int        // of those, how many were found at admission
 	arrived  time.Duration
@@ -120,13 +121,16 @@ type Stats struct {
 //
 // Sequences are served first come, first served. One is admitted when blocks for
 // its prompt and its longest answer exist, so that nothing admitted is ever thrown
-// out; long prompts are computed in pieces, behind the running answers.
+// out; long prompts are computed in pieces, behind the running answers. One whose
+// beginning is just being computed for another waits those steps and then finds it
+// in the cache.
 type Core struct {
 	limits  Limits
 	pool    *pool
 	waiting []*Sequence
 	running []*Sequence
 	byID    map[uint64]*Sequence
+	coming  map[blockKey]int // prompt blocks that running sequences will compute, by how many
 	stats   Stats
 	tokens  []int // backs Row.Tokens of one batch
 }
@@ -136,7 +140,7 @@ func NewCore(l Limits) (*Core, error) {
 	if l.Sequences < 1 || l.Tokens < 1 || l.Blocks < 1 {
 		return nil, fmt.Errorf("limits %+v: each must be at least 1", l)
 	}
-	return &Core{limits: l, pool: newPool(l.Blocks), byID: make(map[uint64]*Sequence)}, nil
+	return &Core{limits: l, pool: newPool(l.Blocks), byID: make(map[uint64]*Sequence), coming: make(map[blockKey]int)}, nil
 }
 
 // Add queues r.
@@ -153,6 +157,11 @@ func (c *Core) Add(now time.Duration, r *Sequence) error {
 		return fmt.Errorf("%d tokens need %d cache blocks, there are %d", len(r.Prompt)+r.Max, need, len(c.pool.blocks))
 	}
 	r.state, r.arrived = seqWaiting, now
+	key := rootKey(r.Salt)
+	for end := BlockSize; end <= len(r.Prompt); end += BlockSize {
+		key = key.next(r.Prompt[end-BlockSize : end])
+		r.chain = append(r.chain, key)
+	}
 	c.byID[r.ID] = r
 	c.waiting = append(c.waiting, r)
 	return nil
@@ -177,6 +186,9 @@ func (c *Core) end(s *Sequence) {
 		// The last block first: a chain is useless without its beginning.
 		for _, b := range slices.Backward(s.blocks) {
 			c.pool.release(b)
+		}
+		for i := s.kept; i < len(s.Prompt)/BlockSize; i++ {
+			c.arrive(s.chain[i])
 		}
 		c.running = slices.DeleteFunc(c.running, func(r *Sequence) bool { return r == s })
 	} else {
@@ -214,7 +226,10 @@ func (c *Core) Next(now time.Duration, b *Batch) bool {
 }
 
 func (c *Core) admit(now time.Duration, s *Sequence) bool {
-	hits, keys := c.lookup(s)
+	hits, worth := c.lookup(s)
+	if !worth {
+		return false
+	}
 	idle := 0 // hits that come out of the free blocks
 	for _, i := range hits {
 		if c.pool.blocks[i].refs == 0 {
@@ -229,10 +244,13 @@ func (c *Core) admit(now time.Duration, s *Sequence) bool {
 		c.pool.share(i)
 	}
 	c.pool.reserved += rest
-	s.blocks, s.keys = hits, keys
+	s.blocks, s.kept = hits, len(hits)
 	s.cached = len(hits) * BlockSize
 	s.computed = s.cached
 	s.state, s.admitted = seqRunning, now
+	for _, key := range s.chain[s.kept:] {
+		c.coming[key]++
+	}
 	c.running = append(c.running, s)
 	c.stats.PrefixQueries += uint64(len(s.Prompt))
 	c.stats.PrefixHits += uint64(s.cached)
@@ -240,21 +258,30 @@ func (c *Core) admit(now time.Duration, s *Sequence) bool {
 }
 
 // lookup finds the cached beginning of a prompt. Its last token is always computed,
-// for its logits; scoring wants the logits of all, so it finds nothing.
-func (c *Core) lookup(s *Sequence) (hits []int32, keys []blockKey) {
+// for its logits; scoring wants the logits of all, so it finds nothing. worth is
+// false when more of the beginning is about to be cached.
+func (c *Core) lookup(s *Sequence) (hits []int32, worth bool) {
 	if s.Score {
-		return nil, nil
+		return nil, true
 	}
-	key := rootKey(s.Salt)
-	for end := BlockSize; end < len(s.Prompt); end += BlockSize {
-		key = key.next(s.Prompt[end-BlockSize : end])
-		i, ok := c.pool.cached[key]
-		if !ok {
+	for n, key := range s.chain {
+		if (n+1)*BlockSize >= len(s.Prompt) {
 			break
 		}
-		hits, keys = append(hits, i), append(keys, key)
+		i, ok := c.pool.cached[key]
+		if !ok {
+			return hits, c.coming[key] == 0
+		}
+		hits = append(hits, i)
 	}
-	return hits, keys
+	return hits, true
+}
+
+// arrive takes back one promise of a block.
+func (c *Core) arrive(key blockKey) {
+	if c.coming[key]--; c.coming[key] <= 0 {
+		delete(c.coming, key)
+	}
 }
 
 func (c *Core) schedule(b *Batch, s *Sequence) {
@@ -318,18 +345,23 @@ func (c *Core) Commit(now time.Duration, b *Batch, out []Token, emit func(Event)
 
 // keep enters the blocks that are now full into the cache.
 func (c *Core) keep(s *Sequence) {
-	for n := len(s.keys); (n+1)*BlockSize <= s.computed; n++ {
-		var tokens [BlockSize]int
-		for i := range tokens {
-			tokens[i] = s.at(n*BlockSize + i)
+	for ; (s.kept+1)*BlockSize <= s.computed; s.kept++ {
+		n := s.kept
+		if n == len(s.chain) {
+			var tokens [BlockSize]int
+			for i := range tokens {
+				tokens[i] = s.at(n*BlockSize + i)
+			}
+			last := rootKey(s.Salt)
+			if n > 0 {
+				last = s.chain[n-1]
+			}
+			s.chain = append(s.chain, last.next(tokens[:]))
 		}
-		last := rootKey(s.Salt)
-		if n > 0 {
-			last = s.keys[n-1]
+		if n < len(s.Prompt)/BlockSize {
+			c.arrive(s.chain[n])
 		}
-		key := last.next(tokens[:])
-		s.keys = append(s.keys, key)
-		c.pool.keep(s.blocks[n], key)
+		c.pool.keep(s.blocks[n], s.chain[n])
 	}
 }
 

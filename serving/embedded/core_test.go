@@ -112,7 +112,7 @@ func TestCoreKeepsItsPromises(t *testing.T) {
 			})
 		}
 		st := c.Stats()
-		if ended+given != 120 || st.UsedBlocks != 0 || c.pool.reserved != 0 || st.Running+st.Waiting != 0 {
+		if ended+given != 120 || st.UsedBlocks != 0 || c.pool.reserved != 0 || len(c.coming) != 0 || st.Running+st.Waiting != 0 {
 			t.Errorf("seed %d: %d ended, %d given up, reserved %d, %+v", seed, ended, given, c.pool.reserved, st)
 		}
 		if st.Generated != uint64(tokens) || st.PrefixHits == 0 || st.PrefixHits >= st.PrefixQueries {
@@ -146,6 +146,40 @@ func TestPrefixCacheOfTenants(t *testing.T) {
 		if got := cached(tt.salt, tt.n); got != tt.want {
 			t.Errorf("step %d: %d tokens of salt %q find %d cached, want %d", i, tt.n, tt.salt, got, tt.want)
 		}
+	}
+}
+
+// Questions to one document that come together compute the document once.
+func TestSharedBeginningIsComputedOnce(t *testing.T) {
+	e := newEngine(t, filepath.Join("testdata", "llama"), Limits{Sequences: 8, Tokens: 32, Blocks: 64}, 1)
+	var seqs []*Sequence
+	for q := range 4 {
+		s := &Sequence{Max: 2}
+		for i := range 120 {
+			s.Prompt = append(s.Prompt, 3+i+i/100*q)
+		}
+		seqs = append(seqs, s)
+	}
+	e.run(t, seqs...)
+	for i, s := range seqs {
+		if want := min(i, 1) * 96; s.Cached() != want {
+			t.Errorf("question %d found %d tokens, want %d", i, s.Cached(), want)
+		}
+	}
+	// One that is given up takes its promise with it.
+	first, second := &Sequence{ID: 100, Prompt: make([]int, 100), Max: 1}, &Sequence{ID: 101, Prompt: make([]int, 100), Max: 1}
+	for _, s := range []*Sequence{first, second} {
+		if err := e.core.Add(0, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var b Batch
+	if !e.core.Next(0, &b) || len(b.Rows) != 1 {
+		t.Fatalf("%d rows, want the first sequence alone", len(b.Rows))
+	}
+	e.core.Cancel(0, first.ID)
+	if !e.core.Next(0, &b) || len(b.Rows) != 1 || b.Rows[0].Seq != second {
+		t.Errorf("the second sequence waits for one that is gone: %+v", b.Rows)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"llmops/model/tokenizer"
 	"llmops/serving/openai"
 )
 
@@ -545,4 +546,46 @@ func copyModel(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// What a stream brings, put together, is the text up to the first stop string.
+func FuzzStopStrings(f *testing.F) {
+	tok, err := tokenizer.Load(filepath.Join("testdata", "llama"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("the weight of the container is 12 kg", "tain", "kg")
+	f.Add("aaaaab", "aab", "ab")
+	f.Add("é\u20ac🚢", "\u20ac", "x")
+	f.Fuzz(func(t *testing.T, text, a, b string) {
+		ids := tok.Encode(text, false)
+		if a == "" || b == "" || len(ids) == 0 {
+			return
+		}
+		want := tok.Decode(ids, true)
+		at, _ := firstStop(want, []string{a, b})
+		if at >= 0 {
+			want = want[:at]
+		}
+		r := &request{seq: &Sequence{}, text: tok.Stream(true), stop: []string{a, b}}
+		got, finish := "", ""
+		for i, id := range ids {
+			e := Event{Seq: r.seq, Token: &Token{ID: id}}
+			if i == len(ids)-1 {
+				e.Finish = "length"
+			}
+			u := r.advance(e)
+			got += u.text
+			if finish = u.finish; finish != "" {
+				break
+			}
+		}
+		// Two stop strings that overlap may end at different tokens; the one that is whole first wins.
+		if got != want && !(finish == "stop" && strings.HasPrefix(got, want)) {
+			t.Errorf("%q up to %q or %q came as %q, want %q", text, a, b, got, want)
+		}
+		if (finish == "stop") != (at >= 0) {
+			t.Errorf("%q with %q or %q ends with %q", text, a, b, finish)
+		}
+	})
 }
