@@ -78,23 +78,25 @@ func (c *candidates) Pop() any {
 
 // GPT-2 spells each byte as a printable character, so that a vocabulary is text:
 // printable Latin-1 as itself, the other 68 bytes as U+0100 onwards.
-var (
-	byteRune [256]rune
-	runeByte = map[rune]byte{}
-)
-
-func init() {
+var byteRune = func() (t [256]rune) {
 	extra := rune(256)
-	for b := range 256 {
-		r := rune(b)
+	for b := range t {
+		t[b] = rune(b)
 		if !(b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae) {
-			r = extra
+			t[b] = extra
 			extra++
 		}
-		byteRune[b] = r
-		runeByte[r] = byte(b)
 	}
-}
+	return t
+}()
+
+var runeByte = func() map[rune]byte {
+	m := make(map[rune]byte, len(byteRune))
+	for b, r := range byteRune {
+		m[r] = byte(b)
+	}
+	return m
+}()
 
 func spell(b []byte) string {
 	out := make([]rune, len(b))

@@ -21,7 +21,6 @@ type job struct {
 	usage    bool // at the end of a stream
 	running  bool // on every chunk
 	ids      bool // return token ids
-	chat     bool
 	echo     bool
 	top      int // alternatives to report; below 0: no log probabilities
 }

@@ -60,7 +60,7 @@ func (s *Server) chatJob(q *openai.ChatRequest) (*job, int, *openai.Error) {
 	if err != nil {
 		return bad(err)
 	}
-	j := &job{n: n, stream: q.Stream, ids: q.ReturnTokenIDs, chat: true, top: -1}
+	j := &job{n: n, stream: q.Stream, ids: q.ReturnTokenIDs, top: -1}
 	if o := q.StreamOptions; o != nil {
 		j.usage, j.running = o.IncludeUsage, o.ContinuousUsageStats
 	}

@@ -108,12 +108,11 @@ type Limits struct {
 
 // Stats are a Core's counters, in tokens where nothing else is said.
 type Stats struct {
-	Running, Waiting      int // sequences
-	UsedBlocks            int
-	PrefixQueries         uint64
-	PrefixHits            uint64
-	Prompt, Generated     uint64
-	Steps, FinishedLength uint64
+	Running, Waiting  int // sequences
+	UsedBlocks        int
+	PrefixQueries     uint64
+	PrefixHits        uint64
+	Prompt, Generated uint64
 }
 
 // Core decides what each step computes: continuous batching over a paged cache.
@@ -310,7 +309,6 @@ func (c *Core) Commit(now time.Duration, b *Batch, out []Token, emit func(Event)
 	if len(out) < len(b.Rows) {
 		panic("embedded: fewer results than rows")
 	}
-	c.stats.Steps++
 	for i, r := range b.Rows {
 		s := r.Seq
 		if s.state != seqRunning {
@@ -332,8 +330,7 @@ func (c *Core) Commit(now time.Duration, b *Batch, out []Token, emit func(Event)
 			e.Finish = "stop"
 		case s.computed >= len(s.Prompt) && len(s.output) >= s.Max:
 			e.Finish = "length"
-			c.stats.FinishedLength++
-		}
+			}
 		if e.Finish != "" {
 			c.end(s)
 		}

@@ -29,8 +29,8 @@ type Sampling struct {
 // raises other temperatures to.
 const minTemperature, floorTemperature = 1e-5, 1e-2
 
-// scored computes log probabilities from logits, in float64 so that a sum over a
-// large vocabulary loses nothing.
+// normaliser is what a logit's log probability is less than the logit by, in
+// float64 so that a sum over a large vocabulary loses nothing.
 func normaliser(logits []float32) float64 {
 	top := slices.Max(logits)
 	var sum float64
