@@ -330,7 +330,7 @@ func (c *Core) Commit(now time.Duration, b *Batch, out []Token, emit func(Event)
 			e.Finish = "stop"
 		case s.computed >= len(s.Prompt) && len(s.output) >= s.Max:
 			e.Finish = "length"
-			}
+		}
 		if e.Finish != "" {
 			c.end(s)
 		}
