@@ -1,7 +1,6 @@
 package config
 
 import (
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,9 +54,10 @@ func TestModel(t *testing.T) {
 		{"source", s.Source == filepath.Join(dir, "weights")},
 		{"scheme", s.Quantise.Scheme == "fp8-dynamic" && len(s.Quantise.Keep) == 1},
 		{"rate", s.Traffic.Rate == 20},
-		{"slo", s.SLO.TTFT.Limit == 800*time.Millisecond && math.Abs(s.SLO.ErrorRate-0.02) < 1e-12},
-		{"suite", math.Abs(s.Eval.Suites[0].Margin-0.03) < 1e-12 && s.Eval.Suites[0].Items == filepath.Join(dir, "evals/freight.jsonl")},
-		{"steps", len(s.Canary.Steps) == 2 && math.Abs(s.Canary.Steps[1].Weight-0.5) < 1e-12 && s.Canary.Max == 4},
+		{"slo", s.SLO.TTFT.Limit == 800*time.Millisecond && s.SLO.ErrorRate == 0.02},
+		{"suite", s.Eval.Suites[0].Margin == 0.03 && s.Eval.Suites[0].Items == filepath.Join(dir, "evals/freight.jsonl")},
+		{"steps", len(s.Canary.Steps) == 2 && s.Canary.Steps[1].Weight == 0.5 && s.Canary.Max == 4},
+		{"confidence", s.Eval.Confidence == 0.95},
 		{"guards", len(s.Canary.RollbackOn) == 2},
 		{"standby", s.Standby == 48*time.Hour},
 	} {

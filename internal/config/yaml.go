@@ -130,24 +130,25 @@ func (r *reader) number(key string, s scalar, def float64) float64 {
 	return f
 }
 
-// suffixed reads a number with a unit that stands for a factor.
+// suffixed reads a number with a unit that stands for a divisor: by division,
+// 95% is the number that 0.95 is.
 func (r *reader) suffixed(key string, s scalar, def float64, example string, units map[string]float64) float64 {
 	if !s.set() {
 		return def
 	}
 	i := strings.LastIndexAny(s.text, "0123456789.") + 1
 	f, err := strconv.ParseFloat(s.text[:i], 64)
-	factor, known := units[s.text[i:]]
+	divisor, known := units[s.text[i:]]
 	if err != nil || !known || f < 0 || f > 1e12 {
 		r.complain(s, "%s is %q, want a value such as %s", key, s.text, example)
 		return def
 	}
-	return f * factor
+	return f / divisor
 }
 
 // share reads "5%" as 0.05.
 func (r *reader) share(key string, s scalar, def float64) float64 {
-	f := r.suffixed(key, s, def, "5%", map[string]float64{"%": 0.01})
+	f := r.suffixed(key, s, def, "5%", map[string]float64{"%": 100})
 	if f > 1 {
 		r.complain(s, "%s is %q, more than 100%%", key, s.text)
 		return def
@@ -157,7 +158,7 @@ func (r *reader) share(key string, s scalar, def float64) float64 {
 
 // points reads "0.5pt" as 0.005.
 func (r *reader) points(key string, s scalar, def float64) float64 {
-	return r.suffixed(key, s, def, "0.5pt", map[string]float64{"pt": 0.01})
+	return r.suffixed(key, s, def, "0.5pt", map[string]float64{"pt": 100})
 }
 
 // times reads "4x" as 4.
@@ -172,7 +173,7 @@ func (r *reader) times(key string, s scalar, def float64) float64 {
 
 // rate reads "20/s" as 20 and "30/m" as 0.5.
 func (r *reader) rate(key string, s scalar, def float64) float64 {
-	return r.suffixed(key, s, def, "20/s", map[string]float64{"/s": 1, "/m": 1. / 60, "/h": 1. / 3600})
+	return r.suffixed(key, s, def, "20/s", map[string]float64{"/s": 1, "/m": 60, "/h": 3600})
 }
 
 // duration reads "400ms", "24h" and "7d".
