@@ -23,9 +23,11 @@ func commands(e *env) []*cobra.Command {
 		in(groupOperate, newRollbackCmd(e)),
 		in(groupOperate, newLogsCmd(e)),
 		in(groupOperate, newDownCmd(e)),
+		in(groupPlan, newInitCmd(e)),
 		in(groupPlan, newVersionCmd(e)),
 		in(groupDaemon, newRouterCmd(e)),
 		in(groupDaemon, newEngineCmd(e)),
 		in(groupDaemon, newWatchCmd(e)),
+		newTrafficCmd(e),
 	}
 }

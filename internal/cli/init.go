@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// modelFile is what init writes. A key after a # without a space is one that
+// may be left out; where it has a default, that is the value it stands with.
+const modelFile = `# One model: where it comes from, where it runs, and what it must show before
+# it serves. Paths are relative to this file. Unknown keys are refused. What
+# stands behind a # without a space may be left out.
+apiVersion: llmops/v1
+kind: Model
+name: ${NAME} # what clients put in "model"
+change: infra # weights in fewer bits, another engine or other flags: answers must be the source's
+first: ask # parent: the first version, which is the source as it is, goes live unasked
+source: ${SOURCE} # the folder with config.json, the tokenizer and the safetensors files
+
+engine:
+  kind: embedded
+  #max_model_len: 2048 # tokens of prompt and answer together
+  #max_num_seqs: 16 # requests computed at once
+  #fault: "slow-prompt:over=1000,per-token=1ms" # rehearse a bad release: the candidate alone gets it
+
+quantise:
+  scheme: fp8-dynamic # or int4, or none to serve the source as it is
+  #keep: [lm_head] # modules that stay as they are; "re:" begins a pattern
+
+placement:
+  #gpu: cpu
+  #replicas: 1 # of each version
+  #pool: interactive
+
+# What to plan for. The benchmark sends this; plan says how long a canary needs
+# at this rate.
+traffic:
+  rate: 5/s # requests; also /m and /h
+  input: 512 # tokens of a prompt
+  output: 64 # tokens of an answer
+  #replay: ./traffic.jsonl # requests that stand in for clients, on one machine only
+
+# What users may expect. interactive is TTFT p95 800ms and TPOT p95 50ms,
+# interactive-strict 400ms and 30ms.
+slo:
+  preset: interactive
+  #ttft: 800ms # in the place of the preset's
+  #tpot: 50ms
+  error_rate: 1%
+  refusal_rate: 1% # answers that end with content_filter or a refusal
+
+# How much worse than the source the candidate may be. A suite is a file with
+# one question a line, ${ITEM}
+# where kind is field (compared as text), number (by value) or json (as a
+# document). The smaller the margin, the more items: llmops plan says how many.
+eval:
+  suites:
+    - {name: questions, items: ./evals/questions.jsonl, margin: 1pt}
+  #text: ./evals/text.jsonl # held-out text, {"id": "1", "text": "..."} a line
+  #perplexity: 1.01 # with text: at most one per cent worse
+  #canaries: ./evals/canaries.jsonl # items whose tokens are compared one by one
+  #confidence: 95%
+
+# Copies of live requests, before the candidate serves any.
+shadow:
+  #share: 5%
+  #for: 7d
+
+# The candidate's growing share of live traffic. A step passes when each guard
+# is shown to be safe after its bake, not when nothing was seen.
+canary:
+  #zone: az1
+  steps: [{weight: 1%, bake: 24h}, {weight: 10%, bake: 2h}, {weight: 50%, bake: 2h}]
+  #max: 4x # a step that is not decided after this many bakes ends inconclusive
+  #harm: 1.25 # the ratio to the live version that is still tolerated
+  #rollback_on: [ttft, tpot, errors, refusals]
+
+#standby: 48h # how long the version before stays warm
+`
+
+// itemExample is a line of a suite's file.
+const itemExample = `{"id": "1", "messages": [{"role": "user", "content": "2 + 2 = ?"}], "answer": "4", "kind": "number", "max_tokens": 4}`
+
+func newInitCmd(e *env) *cobra.Command {
+	var out, name, source string
+	c := &cobra.Command{
+		Use:   "init",
+		Short: "Write a commented model.yaml",
+		Long: `Init writes a model.yaml to fill in, with every key explained. It never
+overwrites a file.
+
+  llmops init --name support-8b --source ./weights
+
+` + exitHelp,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			from, err := besides(out, source)
+			if err != nil {
+				return err
+			}
+			text := strings.NewReplacer("${NAME}", plainOrQuoted(name), "${SOURCE}", plainOrQuoted(from), "${ITEM}", itemExample).Replace(modelFile)
+			if err := create(out, text); err != nil {
+				return err
+			}
+			e.say("put the questions of the eval into %s, then: llmops onboard --until plan %s", filepath.Join(filepath.Dir(out), "evals", "questions.jsonl"), out)
+			return e.answer(map[string]string{"file": out}, func(w *tabwriter.Writer) { row(w, out) })
+		},
+	}
+	c.Flags().StringVar(&out, "out", "model.yaml", "the file to write")
+	c.Flags().StringVar(&name, "name", "my-model", "what clients put in \"model\"")
+	c.Flags().StringVar(&source, "source", "", "the folder with the weights; default: weights beside the file")
+	return c
+}
+
+// besides turns a path that was given for the working directory into one for
+// the folder of the file out.
+func besides(out, source string) (string, error) {
+	if source == "" {
+		return "./weights", nil
+	}
+	if filepath.IsAbs(source) || strings.Contains(source, "://") {
+		return source, nil
+	}
+	from, err := filepath.Abs(filepath.Dir(out))
+	if err != nil {
+		return "", err
+	}
+	to, err := filepath.Abs(source)
+	if err != nil {
+		return "", err
+	}
+	rel, err := filepath.Rel(from, to)
+	if err != nil {
+		return "", fmt.Errorf("finding %s from %s: %w", source, out, err)
+	}
+	if !strings.HasPrefix(rel, ".") {
+		rel = "./" + rel
+	}
+	return rel, nil
+}
+
+var plainText = regexp.MustCompile(`^[./]*[A-Za-z][\w./-]*$`)
+
+// plainOrQuoted writes s as YAML, in quotes where YAML could read it as
+// something other than text.
+func plainOrQuoted(s string) string {
+	switch strings.ToLower(s) {
+	case "null", "true", "false", "yes", "no", "on", "off", "y", "n":
+		return strconv.QuoteToASCII(s)
+	}
+	if plainText.MatchString(s) {
+		return s
+	}
+	return strconv.QuoteToASCII(s)
+}
+
+// create writes a file that must not be there yet.
+func create(path, text string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return usage("%s is there already; choose another --out", path)
+	}
+	if err != nil {
+		return &exitError{exitUsage, fmt.Errorf("writing the model file: %w", err)}
+	}
+	_, err = f.WriteString(text)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return errors.Join(fmt.Errorf("writing the model file: %w", err), os.Remove(path))
+	}
+	return nil
+}
