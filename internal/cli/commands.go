@@ -24,6 +24,7 @@ func commands(e *env) []*cobra.Command {
 		in(groupOperate, newLogsCmd(e)),
 		in(groupOperate, newDownCmd(e)),
 		in(groupPlan, newInitCmd(e)),
+		in(groupPlan, newDoctorCmd(e)),
 		in(groupPlan, newVersionCmd(e)),
 		in(groupDaemon, newRouterCmd(e)),
 		in(groupDaemon, newEngineCmd(e)),

@@ -201,11 +201,9 @@ func (h *home) copySelf() (path string, err error) {
 		return "", fmt.Errorf("copying this program: %w", err)
 	}
 	defer func() { _ = in.Close() }()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, in); err != nil {
-		return "", fmt.Errorf("copying this program: %w", err)
+	if path, err = h.copyPath(in); err != nil {
+		return "", err
 	}
-	path = filepath.Join(h.dir, "bin", "llmops-"+hex.EncodeToString(sum.Sum(nil))[:12])
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
@@ -221,4 +219,14 @@ func (h *home) copySelf() (path string, err error) {
 		return "", errors.Join(fmt.Errorf("copying this program: %w", err), os.Remove(tmp.Name()))
 	}
 	return path, os.Rename(tmp.Name(), path)
+}
+
+// copyPath is where the copy of a program belongs. Equal names are equal
+// builds.
+func (h *home) copyPath(program io.Reader) (string, error) {
+	sum := sha256.New()
+	if _, err := io.Copy(sum, program); err != nil {
+		return "", fmt.Errorf("reading this program: %w", err)
+	}
+	return filepath.Join(h.dir, "bin", "llmops-"+hex.EncodeToString(sum.Sum(nil))[:12]), nil
 }

@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"llmops/fleet"
+)
+
+// doctor returns the checks by name.
+func doctor(t *testing.T, home string, wantCode int, args ...string) map[string]check {
+	t.Helper()
+	r := run(t, home, append([]string{"doctor", "--output", "json"}, args...)...)
+	if r.code != wantCode {
+		t.Errorf("doctor exits %d, want %d: %s%s", r.code, wantCode, r.out, r.err)
+	}
+	var list []check
+	if err := json.Unmarshal([]byte(r.out), &list); err != nil {
+		t.Fatalf("%v in %s", err, r.out)
+	}
+	out := map[string]check{}
+	for _, c := range list {
+		if c.Name == "" || c.Found == "" || c.Do == "" {
+			t.Errorf("check %+v does not say what was found and what to do", c)
+		}
+		out[c.Name] = c
+	}
+	return out
+}
+
+// freeAddr is an address that nobody listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func TestDoctorOfAFreshMachine(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "not", "there")
+	got := doctor(t, home, exitDone, "--listen", freeAddr(t))
+	for _, name := range []string{"state directory", "disk", "cores", "memory", "loopback", "router", "watch", "replicas", "terraform", "nomad"} {
+		if c, ok := got[name]; !ok || c.State == checkFail {
+			t.Errorf("check %s is %+v", name, c)
+		}
+	}
+	if _, err := os.Stat(filepath.Dir(home)); err == nil {
+		t.Error("doctor made the state directory")
+	}
+	r := run(t, home, "doctor", "--listen", freeAddr(t))
+	if lines := strings.Split(strings.TrimSpace(r.out), "\n"); len(lines) != 11 || !strings.HasPrefix(lines[0], "CHECK") {
+		t.Errorf("the table is\n%s", r.out)
+	}
+}
+
+func TestDoctorSeesAnAddressInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	got := doctor(t, t.TempDir(), exitFailed, "--listen", l.Addr().String())
+	if c := got["router"]; c.State != checkFail || !strings.Contains(c.Do, "--listen") {
+		t.Errorf("an address in use is %+v", c)
+	}
+}
+
+func TestDoctorSeesAStateDirectoryThatCannotBe(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := doctor(t, filepath.Join(file, "home"), exitFailed, "--listen", freeAddr(t))
+	if c := got["state directory"]; c.State != checkFail || !strings.Contains(c.Do, "LLMOPS_HOME") {
+		t.Errorf("a state directory below a file is %+v", c)
+	}
+}
+
+// replica writes a job with one replica in the given state, without a
+// supervisor.
+func replica(t *testing.T, h *home, job string, registered bool, state fleet.State) {
+	t.Helper()
+	g := fleet.Group{Name: "main", Count: 1, Argv: []string{"true"}, Addr: freeAddr(t)}
+	if registered {
+		if _, err := h.scheduler.Apply(t.Context(), fleet.Job{Name: job, Kind: fleet.Router, Groups: []fleet.Group{g}}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := json.Marshal(fleet.Replica{ID: job + "/main-0", Group: "main", State: state, Reason: "no weights"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.store.Put(t.Context(), "replica/"+job+"/main-0", b, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDoctorSeesWhatIsLeftOver(t *testing.T) {
+	dir := t.TempDir()
+	h, err := openHome(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replica(t, h, "router", true, fleet.Failed)
+	got := doctor(t, dir, exitDone)
+	if c := got["replicas"]; c.State != checkWarn || !strings.Contains(c.Found, "nobody supervises") || !strings.Contains(c.Do, "llmops down") {
+		t.Errorf("a replica without watch is %+v", c)
+	}
+	if c := got["router"]; c.State != checkWarn || !strings.Contains(c.Do, "llmops logs router/main-0") {
+		t.Errorf("a router that does not answer is %+v", c)
+	}
+
+	unlock := hold(t, filepath.Join(dir, "supervisor.lock"))
+	defer unlock()
+	if c := doctor(t, dir, exitDone)["replicas"]; !strings.Contains(c.Found, "no weights") {
+		t.Errorf("a failed replica is %+v", c)
+	}
+	replica(t, h, "gone", false, fleet.Healthy)
+	if c := doctor(t, dir, exitDone)["replicas"]; !strings.Contains(c.Found, "gone/main-0") {
+		t.Errorf("a replica without a job is %+v", c)
+	}
+}
+
+func TestDoctorComparesBuilds(t *testing.T) {
+	if _, err := os.Stat("/proc/self/exe"); err != nil {
+		t.Skip("only Linux tells from which file a process runs")
+	}
+	dir := t.TempDir()
+	h, err := openHome(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := doctor(t, dir, exitDone, "--listen", freeAddr(t))["watch"]; c.State != checkOK || c.Found != "not running" {
+		t.Errorf("no watch is %+v", c)
+	}
+	startWatch(t, h)
+	if c := doctor(t, dir, exitDone, "--listen", freeAddr(t))["watch"]; c.State != checkOK || c.Found != "running this build" {
+		t.Errorf("a watch of this build is %+v", c)
+	}
+	// Any other process will do for one that runs another build.
+	sleeper := startProgram(t, "sleep", "60")
+	if err := os.WriteFile(h.pidFile(), []byte(sleeper), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c := doctor(t, dir, exitDone, "--listen", freeAddr(t))["watch"]; c.State != checkWarn || !strings.Contains(c.Do, "llmops down") {
+		t.Errorf("a watch of another build is %+v", c)
+	}
+}
