@@ -1,0 +1,246 @@
+package load
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Method names how quantiles are computed: linear interpolation between the
+// two closest ranks at q·(n−1), as numpy's default and most load generators do.
+const Method = "numpy-linear"
+
+// Dist is a distribution in nanoseconds. N is 0 when nothing was measured, and
+// the rest then means nothing.
+type Dist struct {
+	N    int     `json:"n"`
+	Mean float64 `json:"mean_ns"`
+	Std  float64 `json:"std_ns"` // of the population
+	Min  float64 `json:"min_ns"`
+	P50  float64 `json:"p50_ns"`
+	P90  float64 `json:"p90_ns"`
+	P95  float64 `json:"p95_ns"`
+	P99  float64 `json:"p99_ns"`
+	P999 float64 `json:"p999_ns"`
+	Max  float64 `json:"max_ns"`
+}
+
+// NewDist takes samples in any order and sorts them.
+func NewDist(samples []time.Duration) Dist {
+	n := len(samples)
+	if n == 0 {
+		return Dist{}
+	}
+	slices.Sort(samples)
+	var sum, square float64
+	for _, s := range samples {
+		sum += float64(s)
+	}
+	mean := sum / float64(n)
+	for _, s := range samples {
+		square += (float64(s) - mean) * (float64(s) - mean)
+	}
+	q := func(q float64) float64 { return Quantile(samples, q) }
+	return Dist{
+		N: n, Mean: mean, Std: math.Sqrt(square / float64(n)),
+		Min: float64(samples[0]), P50: q(0.50), P90: q(0.90), P95: q(0.95), P99: q(0.99), P999: q(0.999), Max: float64(samples[n-1]),
+	}
+}
+
+// Quantile is the q-quantile of sorted samples in nanoseconds, by Method; NaN
+// of none.
+func Quantile(sorted []time.Duration, q float64) float64 {
+	if len(sorted) == 0 {
+		return math.NaN()
+	}
+	at := q * float64(len(sorted)-1)
+	lo := int(at)
+	hi := min(lo+1, len(sorted)-1)
+	return float64(sorted[lo]) + (at-float64(lo))*float64(sorted[hi]-sorted[lo])
+}
+
+// SLO are the bounds that a good request keeps; 0 asks for nothing.
+type SLO struct {
+	TTFT time.Duration `json:"ttft_ns,omitempty"`
+	TPOT time.Duration `json:"tpot_ns,omitempty"`
+	E2E  time.Duration `json:"e2e_ns,omitempty"`
+}
+
+// Good tells whether r is complete and keeps every bound. What could not be
+// measured is not kept; an answer that is known to be too short for a TPOT
+// breaks no bound on it.
+func (s SLO) Good(r *Result) bool {
+	within := func(bound time.Duration, d time.Duration, ok bool) bool { return bound == 0 || ok && d <= bound }
+	ttft, ok1 := r.TTFT()
+	e2e, ok2 := r.E2E()
+	tpot, _, ok3 := r.TPOT()
+	short := r.Stream && r.Count == CountUsage && r.Output <= max(r.FirstTokens, 1)
+	return r.OK() && within(s.TTFT, ttft, ok1) && within(s.E2E, e2e, ok2) && (short || within(s.TPOT, tpot, ok3))
+}
+
+// Summary is what a run comes to. Latencies are of complete answers only;
+// shares are of everything attempted.
+type Summary struct {
+	Method    string        `json:"method"`
+	Window    time.Duration `json:"window_ns"` // from the first arrival due to the last end
+	Attempted int           `json:"attempted"`
+	Done      int           `json:"done"`
+	Failed    map[Kind]int  `json:"failed,omitempty"`
+
+	TTFT     Dist `json:"ttft"`      // from the scheduled arrival
+	TTFTSent Dist `json:"ttft_sent"` // from sending
+	TTFO     Dist `json:"ttfo"`
+	E2E      Dist `json:"e2e"`
+	E2ESent  Dist `json:"e2e_sent"`
+	TPOT     Dist `json:"tpot"`
+	ICL      Dist `json:"icl"` // gaps between events, pooled over all requests: no per-token latency
+	Lag      Dist `json:"lag"` // sent after scheduled
+
+	// TPOTAssumed of TPOT's samples took one token for the first event.
+	TPOTAssumed int `json:"tpot_assumed"`
+	// Uncounted complete answers came without a token count and are in no
+	// token rate.
+	Uncounted    int     `json:"uncounted"`
+	InputTokens  int     `json:"input_tokens"`
+	OutputTokens int     `json:"output_tokens"`
+	RequestRate  float64 `json:"request_rate"` // complete answers a second
+	OutputRate   float64 `json:"output_rate"`  // output tokens a second
+
+	SLO       SLO     `json:"slo"`
+	Good      int     `json:"good"`
+	GoodShare float64 `json:"good_share"` // of the attempted
+	Goodput   float64 `json:"goodput"`    // good requests a second
+
+	Checks []Check `json:"checks"`
+}
+
+// Check is a comparison of the run's figures with each other. One that is not
+// OK means that a figure is wrong or was not measured under the load that was
+// asked for.
+type Check struct {
+	Name string `json:"name"`
+	OK   bool   `json:"ok"`
+	Note string `json:"note"`
+}
+
+// Summarise computes what results of one run come to.
+func Summarise(results []*Result, stats Stats, slo SLO) Summary {
+	s := Summary{Method: Method, Attempted: len(results), SLO: slo, Failed: map[Kind]int{}}
+	var ttft, ttftSent, ttfo, e2e, e2eSent, tpot, icl, lag []time.Duration
+	add := func(to *[]time.Duration, d time.Duration, ok bool) {
+		if ok {
+			*to = append(*to, d)
+		}
+	}
+	first, last := time.Duration(math.MaxInt64), time.Duration(0)
+	for _, r := range results {
+		first, last = min(first, r.Scheduled), max(last, r.End)
+		d, ok := r.Lag()
+		add(&lag, d, ok)
+		if slo.Good(r) {
+			s.Good++
+		}
+		if !r.OK() {
+			s.Failed[r.Kind]++
+			continue
+		}
+		s.Done++
+		d, ok = r.TTFT()
+		add(&ttft, d, ok)
+		d, ok = r.TTFTSent()
+		add(&ttftSent, d, ok)
+		d, ok = r.TTFO()
+		add(&ttfo, d, ok)
+		d, ok = r.E2E()
+		add(&e2e, d, ok)
+		d, ok = r.E2ESent()
+		add(&e2eSent, d, ok)
+		d, exact, ok := r.TPOT()
+		add(&tpot, d, ok)
+		if ok && !exact {
+			s.TPOTAssumed++
+		}
+		icl = append(icl, r.Gaps...)
+		if r.Count != CountUsage {
+			s.Uncounted++
+		}
+		s.InputTokens += r.Input
+		s.OutputTokens += r.Output
+	}
+	s.TTFT, s.TTFTSent, s.TTFO, s.E2E, s.E2ESent = NewDist(ttft), NewDist(ttftSent), NewDist(ttfo), NewDist(e2e), NewDist(e2eSent)
+	s.TPOT, s.ICL, s.Lag = NewDist(tpot), NewDist(icl), NewDist(lag)
+	if s.Attempted > 0 {
+		s.Window = last - first
+		s.GoodShare = float64(s.Good) / float64(s.Attempted)
+	}
+	if sec := s.Window.Seconds(); sec > 0 {
+		s.RequestRate = float64(s.Done) / sec
+		s.OutputRate = float64(s.OutputTokens) / sec
+		s.Goodput = float64(s.Good) / sec
+	}
+	s.Checks = checks(results, stats, &s)
+	return s
+}
+
+func checks(results []*Result, stats Stats, s *Summary) []Check {
+	var out []Check
+	check := func(name string, ok bool, format string, args ...any) {
+		out = append(out, Check{name, ok, fmt.Sprintf(format, args...)})
+	}
+	var disordered, identity, gaps int
+	var open float64
+	worstDisorder := -1
+	for _, r := range results {
+		open += float64(r.End - r.Scheduled)
+		at := r.Scheduled
+		for _, t := range []time.Duration{r.Sent, r.FirstByte, r.FirstToken, r.LastToken, r.End} {
+			if t != 0 && t < at {
+				disordered++
+				worstDisorder = r.ID
+				break
+			}
+			at = max(at, t)
+		}
+		if r.FirstToken == 0 {
+			continue
+		}
+		if d, _, ok := r.TPOT(); ok {
+			// Rounding loses less than a nanosecond a token.
+			n := r.Output - max(r.FirstTokens, 1)
+			if off := r.FirstToken + d*time.Duration(n) - r.LastToken; off > 0 || off <= -time.Duration(n) {
+				identity++
+			}
+		}
+		sum := time.Duration(0)
+		for _, g := range r.Gaps {
+			sum += g
+		}
+		if sum != r.LastToken-r.FirstToken || len(r.Gaps) != max(0, r.Events-1) {
+			gaps++
+		}
+	}
+	check("order", disordered == 0, "%d requests have times out of order (last: %d)", disordered, worstDisorder)
+	check("identity", identity == 0, "%d requests where TTFT + TPOT·(n−n₁) is not E2E", identity)
+	check("gaps", gaps == 0, "%d requests whose gaps do not add up to E2E − TTFT", gaps)
+	if stats.Wall > 0 {
+		// Little's law: what the results say of concurrency against what was
+		// counted while they ran.
+		mean := open / float64(stats.Wall)
+		check("little", math.Abs(mean-stats.MeanOpen) <= 0.02*stats.MeanOpen+0.05, "mean concurrency %.2f by the results, %.2f counted", mean, stats.MeanOpen)
+	}
+	check("lag", s.Lag.N == 0 || s.Lag.P50 < 10e6 && s.Lag.P99 < 500e6,
+		"sent %.2f ms late at the median, %.2f ms at p99: at most 10 and 500", s.Lag.P50/1e6, s.Lag.P99/1e6)
+	check("counted", s.Uncounted == 0, "%d of %d answers came without usage", s.Uncounted, s.Done)
+	var short, wanted int
+	for _, r := range results {
+		if r.OK() && r.Want > 0 && r.Count == CountUsage {
+			wanted++
+			if diff := math.Abs(float64(r.Output - r.Want)); diff > min(0.05*float64(r.Want), 50) {
+				short++
+			}
+		}
+	}
+	check("length", short == 0, "%d of %d answers differ from the length asked for by more than 5 %% or 50 tokens", short, wanted)
+	return out
+}

@@ -1,0 +1,153 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"llmops/serving/openai"
+)
+
+// Paths of the API.
+const (
+	PathChat       = "/v1/chat/completions"
+	PathCompletion = "/v1/completions"
+)
+
+// maxAnswer bounds an answer that is not a stream.
+const maxAnswer = 64 << 20
+
+// Chat makes a streamed chat request that asks for usage.
+func Chat(r openai.ChatRequest) (*Request, error) {
+	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true}
+	b, err := json.Marshal(r)
+	return &Request{Path: PathChat, Body: b, Stream: true}, err
+}
+
+// Completion makes a streamed completion that asks for usage.
+func Completion(r openai.CompletionRequest) (*Request, error) {
+	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true}
+	b, err := json.Marshal(r)
+	return &Request{Path: PathCompletion, Body: b, Stream: true}, err
+}
+
+// NewClient is an HTTP client for many streams to one server. Its connections
+// are kept, since a handshake for each request is no load that a router sends.
+func NewClient() *http.Client {
+	d := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
+	return &http.Client{Transport: &http.Transport{
+		DialContext: d.DialContext, DisableCompression: true,
+		MaxIdleConns: DefaultMaxOpen, MaxIdleConnsPerHost: DefaultMaxOpen, IdleConnTimeout: 30 * time.Second,
+		// A chunk of a stream is some 200 bytes; large buffers only cost memory
+		// at ten thousand of them.
+		ReadBufferSize: 4 << 10, WriteBufferSize: 4 << 10,
+	}}
+}
+
+// HTTP sends to the server at base, http://host:port, with header on each
+// request.
+func HTTP(base string, client *http.Client, header http.Header) Target {
+	base = strings.TrimSuffix(strings.TrimSuffix(base, "/"), "/v1")
+	return func(ctx context.Context, r *Request, now func() time.Duration, res *Result) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+r.Path, bytes.NewReader(r.Body))
+		if err != nil {
+			res.fail(KindConnect, err)
+			return
+		}
+		for k, v := range header {
+			req.Header[k] = v
+		}
+		req.Header.Set("Content-Type", "application/json")
+		if r.Conversation != "" {
+			req.Header.Set("X-Conversation-Id", r.Conversation)
+		}
+		res.Sent = now()
+		ans, err := client.Do(req)
+		if err != nil {
+			res.fail(KindConnect, err)
+			return
+		}
+		defer ans.Body.Close()
+		res.FirstByte, res.Status, res.Version = now(), ans.StatusCode, ans.Header.Get("Llmops-Version")
+		var p openai.Peek
+		switch {
+		case ans.StatusCode != http.StatusOK:
+			res.fail(KindStatus, openai.NewStatusError(ans))
+			return
+		case strings.HasPrefix(ans.Header.Get("Content-Type"), "text/event-stream"):
+			err = stream(ans.Body, now, res, &p)
+		case r.Stream:
+			err = fmt.Errorf("asked for a stream, got %q", ans.Header.Get("Content-Type"))
+		default:
+			err = whole(ans.Body, &p)
+		}
+		if p.Usage {
+			res.Count, res.Input, res.Cached, res.Output = CountUsage, p.Prompt, p.Cached, p.Output
+		}
+		res.Finish, res.Refused, res.Events = p.Finish, p.Refused, p.Tokens
+		if err != nil {
+			res.fail(KindStream, err)
+		}
+	}
+}
+
+func stream(body io.Reader, now func() time.Duration, res *Result, p *openai.Peek) error {
+	events := openai.NewReader(body, 0)
+	for {
+		ev, err := events.Next()
+		at := now()
+		if err == io.EOF {
+			return openai.ErrTruncated
+		}
+		if err != nil {
+			return err
+		}
+		if ev.Done() {
+			return nil
+		}
+		tokens, answers := p.Tokens, p.Answers
+		p.Look(ev.Data)
+		if p.Failed {
+			return fmt.Errorf("error in the stream: %s", ev.Data[:min(len(ev.Data), 512)])
+		}
+		if p.Tokens == tokens {
+			continue
+		}
+		if res.FirstToken == 0 {
+			res.FirstToken = at
+			if p.Usage {
+				res.FirstTokens = p.Output
+			}
+		} else {
+			res.Gaps = append(res.Gaps, at-res.LastToken)
+		}
+		res.LastToken = at
+		if p.Answers > answers && res.FirstAnswer == 0 {
+			res.FirstAnswer = at
+		}
+	}
+}
+
+func whole(body io.Reader, p *openai.Peek) error {
+	b, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
+	if err != nil {
+		return err
+	}
+	if len(b) > maxAnswer {
+		return fmt.Errorf("answer exceeds %d bytes", maxAnswer)
+	}
+	if !json.Valid(b) {
+		return errors.New("answer is not valid JSON")
+	}
+	if p.Look(b); p.Failed {
+		return fmt.Errorf("error in the answer: %s", b[:min(len(b), 512)])
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package load
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"llmops/serving/openai"
+)
+
+// Traffic is a recording of requests with their times, a line of JSON each:
+//
+//	{"at": 0.25, "messages": [{"role": "user", "content": "…"}], "max_tokens": 32}
+//
+// at is in seconds. Lines that name the same conversation are turns of one;
+// every other line is a conversation of its own.
+type Traffic struct {
+	at     []time.Duration
+	bodies []openai.ChatRequest
+	talks  []string
+	period time.Duration
+}
+
+type trafficLine struct {
+	At           *float64         `json:"at"`
+	Messages     []openai.Message `json:"messages"`
+	MaxTokens    *int             `json:"max_tokens"`
+	Temperature  *float64         `json:"temperature"`
+	Conversation string           `json:"conversation"`
+}
+
+// ReadTraffic reads a recording. Errors name the line.
+func ReadTraffic(in io.Reader) (*Traffic, error) {
+	t := &Traffic{}
+	err := lines(in, func(n int, line []byte) error {
+		bad := func(err error) error { return fmt.Errorf("reading traffic: line %d: %w", n, err) }
+		dec := json.NewDecoder(bytes.NewReader(line))
+		dec.DisallowUnknownFields()
+		var l trafficLine
+		if err := dec.Decode(&l); err != nil {
+			return bad(err)
+		}
+		switch {
+		case l.At == nil:
+			return bad(errors.New("at is missing"))
+		case !(*l.At >= 0 && *l.At < math.MaxInt32):
+			return bad(fmt.Errorf("at is %v, want seconds from 0", *l.At))
+		case len(l.Messages) == 0:
+			return bad(errors.New("messages are missing"))
+		case l.MaxTokens != nil && *l.MaxTokens < 1:
+			return bad(fmt.Errorf("max_tokens is %d, want 1 or more", *l.MaxTokens))
+		}
+		at := time.Duration(math.Round(*l.At * float64(time.Second)))
+		if len(t.at) > 0 && at < t.at[len(t.at)-1] {
+			return bad(fmt.Errorf("at goes back from %v to %v", t.at[len(t.at)-1], at))
+		}
+		t.at = append(t.at, at)
+		t.talks = append(t.talks, l.Conversation)
+		t.bodies = append(t.bodies, openai.ChatRequest{
+			Sampling: openai.Sampling{MaxTokens: l.MaxTokens, Temperature: l.Temperature}, Messages: l.Messages})
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(t.at) == 0 {
+		return nil, errors.New("reading traffic: no requests")
+	}
+	// The next pass begins a mean gap after the last request.
+	last := t.at[len(t.at)-1]
+	t.period = last + max(last/time.Duration(max(1, len(t.at)-1)), time.Millisecond)
+	return t, nil
+}
+
+// Len is the number of requests of one pass.
+func (t *Traffic) Len() int { return len(t.at) }
+
+// Rate is the recording's mean of requests a second.
+func (t *Traffic) Rate() float64 { return float64(len(t.at)) / t.period.Seconds() }
+
+// Replay sends the recording to model again and again, at its own rate times
+// speed. Each arrival is a conversation of its own, but for recorded turns of
+// one, which are together in each pass. Conversations are named after prefix,
+// which must differ between replays, so that a router draws each anew.
+func (t *Traffic) Replay(model, prefix string, speed float64) (Pacer, Source, error) {
+	if !(speed > 0) || math.IsInf(speed, 0) {
+		return nil, nil, fmt.Errorf("replaying at %v times the recorded speed: want a positive number", speed)
+	}
+	scale := func(d time.Duration) time.Duration { return time.Duration(float64(d) / speed) }
+	at := slices.Clone(t.at)
+	for i := range at {
+		at[i] = scale(at[i])
+	}
+	bodies := make([][]byte, len(at))
+	for i, b := range t.bodies {
+		b.Model = model
+		r, err := Chat(b)
+		if err != nil {
+			return nil, nil, fmt.Errorf("making request %d of the traffic: %w", i, err)
+		}
+		bodies[i] = r.Body
+	}
+	return Loop(at, max(scale(t.period), 1)), func(i int) (*Request, error) {
+		k := i % len(bodies)
+		id := prefix + "-" + strconv.Itoa(i)
+		if t.talks[k] != "" {
+			id = prefix + "-" + strconv.Itoa(i/len(bodies)) + "-" + t.talks[k]
+		}
+		return &Request{Path: PathChat, Body: bodies[k], Stream: true, Conversation: id}, nil
+	}, nil
+}
