@@ -119,14 +119,15 @@ func flips(pairs []Pair) float64 {
 // PairedItems is how many independent items NonInferior needs to pass with the
 // given power when the arms are equally good and flip the share flips of the
 // items: (z_confidence + z_power)² · flips / margin² (research summary of
-// Miller 2024, eq. for paired differences with δ = 0). At least one flip is
-// assumed, since none seen is no proof of none.
+// Miller 2024, eq. for paired differences with δ = 0), and never fewer than the
+// adjusted estimate needs when nothing flips, which is z_confidence / margin.
 func PairedItems(flips, margin, confidence, power float64) int {
 	if margin <= 0 {
 		return math.MaxInt32
 	}
-	z := distuv.UnitNormal.Quantile(confidence) + distuv.UnitNormal.Quantile(power)
-	return int(math.Ceil(z * z * max(flips, 0.002) / (margin * margin)))
+	zc := distuv.UnitNormal.Quantile(confidence)
+	z := zc + distuv.UnitNormal.Quantile(power)
+	return int(math.Ceil(max(z*z*flips/(margin*margin), zc/margin)))
 }
 
 // SmallestDrop is the smallest margin that n items can pass with the given
@@ -135,8 +136,9 @@ func SmallestDrop(n int, flips, confidence, power float64) float64 {
 	if n <= 0 {
 		return math.Inf(1)
 	}
-	z := distuv.UnitNormal.Quantile(confidence) + distuv.UnitNormal.Quantile(power)
-	return z * math.Sqrt(max(flips, 0.002)/float64(n))
+	zc := distuv.UnitNormal.Quantile(confidence)
+	z := zc + distuv.UnitNormal.Quantile(power)
+	return max(z*math.Sqrt(flips/float64(n)), zc/float64(n))
 }
 
 // Loss is the summed negative log-likelihood of one document under both arms,

@@ -102,7 +102,6 @@ type Step struct {
 // times its bake ends inconclusive; Harm is the ratio to stable that is still
 // tolerated; RollbackOn names the guards.
 type Canary struct {
-	Zone       string   `json:"zone,omitempty"`
 	Steps      []Step   `json:"steps"`
 	Max        float64  `json:"max"`
 	Harm       float64  `json:"harm"`

@@ -103,7 +103,7 @@ func alreadyLive(dep DeployOutput) evidence.Verdict {
 
 // canaryPolicy is what the spec and the command line ask of a canary.
 func canaryPolicy(s Spec, o Options, stable, candidate string) canary.Policy {
-	p := canary.Policy{Stable: stable, Candidate: candidate, Zone: "", Max: s.Canary.Max, Harm: s.Canary.Harm, SLO: s.SLO, Guards: s.Canary.RollbackOn}
+	p := canary.Policy{Stable: stable, Candidate: candidate, Max: s.Canary.Max, Harm: s.Canary.Harm, SLO: s.SLO, Guards: s.Canary.RollbackOn}
 	if o.Only && len(o.RollbackOn) > 0 {
 		p.Guards = o.RollbackOn
 	} else {
@@ -218,6 +218,7 @@ func slowBounds(ctx context.Context, c *canary.Control, p canary.Policy) ([2]tim
 
 // PromoteOutput is what promotion leaves.
 type PromoteOutput struct {
+	Alias    string          `json:"alias"`
 	Live     string          `json:"live"`
 	Standby  string          `json:"standby"`
 	Until    time.Time       `json:"until"` // the standby is kept
@@ -231,7 +232,7 @@ func runPromote(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	}
 	cand, stable := dep.Candidate, dep.Stable
 	c := a.control()
-	out := PromoteOutput{Live: cand.Version.Name, Standby: stable.Version.Name, Until: a.Deps.Now().UTC().Add(a.Spec.Standby)}
+	out := PromoteOutput{Alias: a.Spec.Name, Live: cand.Version.Name, Standby: stable.Version.Name, Until: a.Deps.Now().UTC().Add(a.Spec.Standby)}
 	if !live {
 		if err := a.Intent(ctx, "promote "+cand.Version.Name, nil); err != nil {
 			return evidence.Verdict{}, err
@@ -264,6 +265,9 @@ func runPromote(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 		if err := remove(ctx, a, p); err != nil {
 			return evidence.Verdict{}, err
 		}
+	}
+	if err := keepStandby(ctx, a, out); err != nil {
+		return evidence.Verdict{}, err
 	}
 	a.Output(out)
 	return promoted(ctx, a, dep, missing), nil

@@ -25,7 +25,7 @@ func Stages() []Stage {
 		{Name: StageQuantise, Format: 1, Artefact: true, Input: quantiseInput, Kept: snapshotKept, Run: runQuantise},
 		{Name: StagePlan, Run: runPlan},
 		{Name: StageDeploy, World: true, Run: runDeploy},
-//BENCH
+		{Name: StageBenchmark, Run: runBenchmark},
 		{Name: StageEval, Run: runEval},
 		{Name: StageShadow, Run: runShadow},
 		{Name: StageCanary, Run: runCanary},

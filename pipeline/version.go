@@ -85,6 +85,6 @@ func engineJob(s Spec, v Version, e Engine) (fleet.Job, error) {
 	if err != nil {
 		return fleet.Job{}, err
 	}
-	return fleet.Job{Name: JobName(s.Name, v.Name), Version: v.Name, Pool: s.Placement.Pool, Zone: s.Canary.Zone, Kind: fleet.Engine,
+	return fleet.Job{Name: JobName(s.Name, v.Name), Version: v.Name, Pool: s.Placement.Pool, Kind: fleet.Engine,
 		Groups: []fleet.Group{g}, Meta: map[string]string{"alias": s.Name, "version": v.Name, "role": v.Scheme}}, nil
 }

@@ -1,7 +1,8 @@
 // Package watch is what goes on when nobody looks: on one machine it supervises
 // the replicas and drives the runs that were handed over to it.
 //
-// [Run] does both until its context ends. It leaves replicas running and runs
+// [Run] does both, and keeps standbys warm and no longer than they were meant to
+// be, until its context ends. It leaves replicas running and runs
 // stopped, so that the next watch, or a command, goes on where it was. There is
 // one for each state directory.
 package watch
@@ -12,11 +13,15 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"llmops/fleet"
 	"llmops/fleet/local"
 	"llmops/pipeline"
 )
+
+// standbyEvery is how often a standby must show that it still produces tokens.
+const standbyEvery = time.Minute
 
 // Options are what a watch works on. All fields must be set.
 type Options struct {
@@ -31,20 +36,45 @@ func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	h := &host{o: o, running: map[string]bool{}}
-	errs := make(chan error, 2)
-	go func() { errs <- o.Supervisor.Run(ctx) }()
-	go func() { errs <- h.watch(ctx) }()
-	first := <-errs
-	cancel()
-	second := <-errs
+	parts := []func(context.Context) error{o.Supervisor.Run, h.watch, h.standbys}
+	errs := make(chan error, len(parts))
+	for _, part := range parts {
+		go func() { errs <- part(ctx) }()
+	}
+	var out error
+	for range parts {
+		if err := <-errs; out == nil && !errors.Is(err, context.Canceled) {
+			out = err
+		}
+		cancel()
+	}
 	h.runs.Wait()
-	if errors.Is(first, context.Canceled) {
-		first = second
+	return out
+}
+
+// standbys tends them now and then. What goes wrong with one look is said and
+// looked at again.
+func (h *host) standbys(ctx context.Context) error {
+	tick := time.NewTicker(standbyEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		d, err := h.o.Deps(ctx)
+		var notes []string
+		if err == nil {
+			notes, err = pipeline.TendStandbys(ctx, d)
+		}
+		for _, n := range notes {
+			h.o.Log.Warn(n)
+		}
+		if err != nil && ctx.Err() == nil {
+			h.o.Log.Error("tending standbys", "err", err)
+		}
 	}
-	if errors.Is(first, context.Canceled) {
-		return nil
-	}
-	return first
 }
 
 // host drives the runs that were handed over, each in a goroutine.

@@ -98,6 +98,9 @@ func showTable(w *tabwriter.Writer, s shown) {
 	for _, r := range s.Records {
 		row(w, r.Stage, r.Verdict.Outcome, fmt.Sprintf("%.1fs", r.Ended.Sub(r.Started).Seconds()), r.Verdict.Claim)
 		showVerdict(w, r.Verdict, "  ")
+		for _, s := range r.Verdict.Warnings {
+			row(w, "", "", "", "  note: "+s)
+		}
 	}
 	for _, a := range s.Approved {
 		row(w, "approved", a.Gate, a.By, a.Reason)
@@ -111,9 +114,6 @@ func showVerdict(w *tabwriter.Writer, v evidence.Verdict, indent string) {
 	for _, p := range v.Parts {
 		row(w, "", "", "", indent+verdictLine(p))
 		showVerdict(w, p, indent+"  ")
-	}
-	for _, s := range v.Warnings {
-		row(w, "", "", "", indent+"note: "+s)
 	}
 }
 

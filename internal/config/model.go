@@ -173,7 +173,7 @@ func (f *file) placement(r *reader) pipeline.Placement {
 	return pipeline.Placement{
 		GPU:      r.oneOf("placement.gpu", f.Placement.GPU, "cpu", "cpu"),
 		Replicas: r.integer("placement.replicas", f.Placement.Replicas, 1),
-		Pool:     r.text(f.Placement.Pool, "interactive"),
+		Pool:     r.oneOf("placement.pool", f.Placement.Pool, "interactive", "interactive"),
 	}
 }
 
@@ -263,8 +263,10 @@ func cmpSet(a, b scalar) scalar {
 }
 
 func (f *file) canary(r *reader) pipeline.Canary {
+	if f.Canary.Zone.set() {
+		r.complain(f.Canary.Zone, "canary.zone: a fleet of one machine has no zones; leave it out")
+	}
 	c := pipeline.Canary{
-		Zone: r.text(f.Canary.Zone, ""),
 		Max:  r.times("canary.max", f.Canary.Max, 4),
 		Harm: r.number("canary.harm", f.Canary.Harm, 1.25),
 	}

@@ -21,7 +21,7 @@ traffic: {rate: 20/s, input: 64, output: 12}
 slo: {preset: interactive, error_rate: 2%, refusal_rate: 2%}
 eval: {suites: [{name: freight, margin: 3pt}], confidence: 95%}
 shadow: {share: 5%, for: 10s}
-canary: {zone: az1, steps: [{weight: 10%, bake: 10s}, {weight: 50%, bake: 15s}], max: 4x, harm: 1.25, rollback_on: [ttft, errors]}
+canary: {steps: [{weight: 10%, bake: 10s}, {weight: 50%, bake: 15s}], max: 4x, harm: 1.25, rollback_on: [ttft, errors]}
 standby: 2d
 `
 
@@ -88,6 +88,8 @@ func TestModelRefuses(t *testing.T) {
 		{"missing items", "name: freight, margin", "name: other, margin", "other"},
 		{"mapping for a value", "standby: 2d", "standby: {a: 1}", "one value"},
 		{"not yaml", "standby: 2d", "standby: [", "15"},
+		{"zone of one machine", "canary: {steps", "canary: {zone: az1, steps", "no zones"},
+		{"other pool", "pool: interactive", "pool: batch", "placement.pool"},
 		{"infinite", "harm: 1.25", "harm: .inf", "harm"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

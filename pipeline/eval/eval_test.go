@@ -151,6 +151,16 @@ func TestSuite(t *testing.T) {
 	}
 }
 
+// A parent that is never right has nothing to lose, so losing nothing shows
+// nothing.
+func TestSuiteOfAParentThatKnowsNothing(t *testing.T) {
+	items := questions(400, "field")
+	no := func(string) string { return "no" }
+	if v := Judge(items, ask(t, &engine{answer: no}, &engine{answer: no}, items), SuiteOptions{Name: "s", Margin: 0.03, Confidence: 0.95}); v.Outcome != evidence.Inconclusive {
+		t.Errorf("%+v", v)
+	}
+}
+
 func TestSuiteSeesDifferentPrompts(t *testing.T) {
 	items := questions(400, "field")
 	echoes := func(p string) string { return p }

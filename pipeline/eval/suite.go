@@ -10,6 +10,10 @@ import (
 	"llmops/serving/openai"
 )
 
+// fewestRight is the share of items on which the parent must be right for a
+// suite to be able to show that nothing was lost.
+const fewestRight = 0.25
+
 // Sample is one item under both arms.
 type Sample struct {
 	ID     string `json:"id"`
@@ -108,6 +112,10 @@ func Judge(items []Item, samples []Sample, o SuiteOptions) evidence.Verdict {
 	v.Warnings = append(v.Warnings, fmt.Sprintf("parent %.1f%% right, %d of %d items flipped", 100*float64(right)/float64(max(1, n)), flips, n))
 	if cut > 0 {
 		v.Warnings = append(v.Warnings, fmt.Sprintf("the candidate alone was cut off on %d items", cut))
+	}
+	if share := float64(right) / float64(max(1, n)); share < fewestRight && v.Outcome == evidence.Pass {
+		v.Outcome = evidence.Inconclusive
+		v.Warnings = append(v.Warnings, fmt.Sprintf("the parent itself is right on less than %g%%: a candidate that knows nothing would lose as little", 100*fewestRight))
 	}
 	parts := []evidence.Verdict{v}
 	if len(formed) > 0 {

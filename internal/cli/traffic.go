@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"llmops/pipeline/benchmark/load"
+)
+
+// newTrafficCmd is what a run on one machine starts to stand in for clients.
+func newTrafficCmd(e *env) *cobra.Command {
+	var replay, to, name string
+	var speed float64
+	c := &cobra.Command{
+		Use:    "traffic --replay FILE --to URL --name MODEL",
+		Short:  "Replay a recording of requests until interrupted",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if replay == "" || to == "" || name == "" {
+				return usage("traffic needs --replay, --to and --name")
+			}
+			return e.replay(cmd.Context(), replay, to, name, speed)
+		},
+	}
+	c.Flags().StringVar(&replay, "replay", "", "a file of requests with their times")
+	c.Flags().StringVar(&to, "to", "", "where to send them")
+	c.Flags().StringVar(&name, "name", "", "the model to ask for")
+	c.Flags().Float64Var(&speed, "speed", 1, "how many times faster than recorded")
+	return c
+}
+
+func (e *env) replay(ctx context.Context, path, to, name string, speed float64) (err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("opening traffic: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	t, err := load.ReadTraffic(f)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	pacer, source, err := t.Replay(name, strconv.FormatInt(time.Now().UnixNano(), 36), speed)
+	if err != nil {
+		return err
+	}
+	client := load.NewClient()
+	defer client.CloseIdleConnections()
+	ok, failed := 0, 0
+	_, err = load.Run(ctx, load.HTTP(to, client, http.Header{}), pacer, source, load.Options{MaxOpen: 1000, Timeout: time.Minute}, func(r *load.Result) {
+		switch {
+		case r.OK():
+			ok++
+		case r.Kind != load.KindCancelled:
+			failed++
+			if failed <= 20 {
+				e.say("request %d: %s: %s", r.ID, r.Kind, r.Error)
+			}
+		}
+	})
+	e.say("%d answered, %d failed", ok, failed)
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return err
+}

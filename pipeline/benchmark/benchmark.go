@@ -1,0 +1,199 @@
+// Package benchmark measures a deployment under the load it is planned for and
+// around it.
+//
+// [Sweep] offers each rate as an open loop for a time, from the lowest up, and
+// [Judge] says whether the service level is shown to hold at the planned rate.
+// What arrives when is folder load's; prompts are the caller's. No prompt is
+// sent before it is measured, since a warm cache would answer for the model.
+// Both are synchronous; Sweep may run on several deployments at once.
+package benchmark
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"llmops/evidence"
+	"llmops/pipeline/benchmark/load"
+	"llmops/serving/openai"
+	"llmops/serving/slo"
+)
+
+const (
+	// level is the confidence at which the service level must be shown.
+	level = 0.95
+	// lateShare and late bound the generator's own delay: a generator that
+	// falls behind measures itself.
+	late      = 50 * time.Millisecond
+	lateShare = 0.05
+	// settle is the pause between rates in which queues run empty.
+	settle = 500 * time.Millisecond
+	// shortest and longest bound how long a rate is offered.
+	shortest = 3 * time.Second
+	longest  = 10 * time.Minute
+)
+
+// Options of a sweep.
+type Options struct {
+	Model  string
+	Rates  []float64 // requests a second, rising
+	Plan   float64   // the one of Rates that is planned for
+	Output int       // tokens of each answer, exactly
+	Seed   uint64
+	SLO    slo.Class
+}
+
+// Point is what one rate gave.
+type Point struct {
+	Rate    float64      `json:"rate"`
+	Summary load.Summary `json:"summary"`
+	Over    Over         `json:"over"`
+}
+
+// Over counts what exceeded the service level, of those that could.
+type Over struct {
+	TTFT, TTFTOf     int
+	TPOT, TPOTOf     int
+	Errors, ErrorsOf int
+	Late, LateOf     int
+}
+
+// Sweep offers each rate in turn to the server at base. progress gets seconds
+// done and to do.
+func Sweep(ctx context.Context, base string, prompts [][]openai.Message, o Options, progress func(done, total int64)) ([]Point, error) {
+	if len(prompts) == 0 {
+		return nil, errors.New("no prompts to send")
+	}
+	client := load.NewClient()
+	defer client.CloseIdleConnections()
+	target := load.HTTP(base, client, http.Header{})
+	next := 0
+	var out []Point
+	for i, rate := range o.Rates {
+		length := o.length(rate)
+		n := int(rate * length.Seconds())
+		source := func(int) (*load.Request, error) {
+			m := prompts[next%len(prompts)]
+			next++
+			return request(o, m)
+		}
+		var results []*load.Result
+		pacer := load.Limit(load.Poisson(rate, o.Seed+uint64(i)), n, 2*length)
+		stats, err := load.Run(ctx, target, pacer, source, load.Options{Timeout: time.Minute}, func(r *load.Result) {
+			results = append(results, r)
+			progress(int64(i)*1000+int64(1000*len(results)/max(1, n)), int64(len(o.Rates))*1000)
+		})
+		if err != nil {
+			return out, fmt.Errorf("offering %g requests a second: %w", rate, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return out, err
+		}
+		bound := load.SLO{TTFT: o.SLO.TTFT.Limit, TPOT: o.SLO.TPOT.Limit}
+		out = append(out, Point{Rate: rate, Summary: load.Summarise(results, stats, bound), Over: count(results, o.SLO)})
+		wait := time.NewTimer(settle)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return out, ctx.Err()
+		case <-wait.C:
+		}
+	}
+	return out, nil
+}
+
+// length is how long a rate is offered: the planned one until its service level
+// can be shown with a tenth to spare, the others half as long.
+func (o *Options) length(rate float64) time.Duration {
+	need := evidence.AtMost("", 0, 0, 1-o.SLO.TTFT.Quantile, level).Need
+	if o.SLO.ErrorRate > 0 {
+		need = max(need, evidence.AtMost("", 0, 0, o.SLO.ErrorRate, level).Need)
+	}
+	d := time.Duration(1.1 * float64(need) / o.Plan * float64(time.Second))
+	d = min(max(d, shortest), longest)
+	if rate != o.Plan {
+		d /= 2
+	}
+	return d
+}
+
+// Describe is the point in a line.
+func (p Point) Describe() string {
+	s := p.Summary
+	ms := func(ns float64) string { return fmt.Sprintf("%.3g", ns/1e6) }
+	return fmt.Sprintf("TTFT p50 %s p95 %s ms, TPOT p50 %s p95 %s ms, %.0f tokens/s out, %.1f%% good of %d",
+		ms(s.TTFT.P50), ms(s.TTFT.P95), ms(s.TPOT.P50), ms(s.TPOT.P95), s.OutputRate, 100*s.GoodShare, s.Attempted)
+}
+
+// request asks for exactly o.Output tokens, greedily.
+func request(o Options, m []openai.Message) (*load.Request, error) {
+	zero := 0.0
+	r := openai.ChatRequest{Messages: m}
+	r.Model, r.MaxTokens, r.MinTokens, r.Temperature, r.IgnoreEOS = o.Model, &o.Output, &o.Output, &zero, true
+	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true}
+	q, err := load.Chat(r)
+	if q != nil {
+		q.Want = o.Output
+	}
+	return q, err
+}
+
+func count(results []*load.Result, c slo.Class) (v Over) {
+	for _, r := range results {
+		v.ErrorsOf++
+		if !r.OK() {
+			v.Errors++
+		}
+		v.LateOf++
+		if lag, ok := r.Lag(); !ok || lag > late {
+			v.Late++
+		}
+		// A request that failed has not met any bound.
+		v.TTFTOf++
+		if d, ok := r.TTFT(); !ok || c.TTFT.Set() && d > c.TTFT.Limit {
+			v.TTFT++
+		}
+		if d, _, ok := r.TPOT(); ok {
+			v.TPOTOf++
+			if c.TPOT.Set() && d > c.TPOT.Limit {
+				v.TPOT++
+			}
+		}
+	}
+	return v
+}
+
+// Judge says whether the points show that the service level holds at the
+// planned rate.
+func Judge(points []Point, o Options) evidence.Verdict {
+	claim := fmt.Sprintf("the service level holds at the planned %g requests a second", o.Plan)
+	for _, p := range points {
+		if p.Rate != o.Plan {
+			continue
+		}
+		var parts []evidence.Verdict
+		if b := o.SLO.TTFT; b.Set() {
+			parts = append(parts, evidence.AtMost(fmt.Sprintf("TTFT: at most %.3g%% of requests wait longer than %v", 100*(1-b.Quantile), b.Limit), p.Over.TTFT, p.Over.TTFTOf, 1-b.Quantile, level))
+		}
+		if b := o.SLO.TPOT; b.Set() {
+			parts = append(parts, evidence.AtMost(fmt.Sprintf("TPOT: at most %.3g%% of answers take longer than %v a token", 100*(1-b.Quantile), b.Limit), p.Over.TPOT, p.Over.TPOTOf, 1-b.Quantile, level))
+		}
+		if e := o.SLO.ErrorRate; e > 0 {
+			parts = append(parts, evidence.AtMost(fmt.Sprintf("errors: at most %g%% of requests fail", 100*e), p.Over.Errors, p.Over.ErrorsOf, e, level))
+		}
+		v := evidence.All(claim, parts...)
+		v.N = p.Over.ErrorsOf
+		if p.Over.Late > int(lateShare*float64(p.Over.LateOf)) {
+			v.Warnings = append(v.Warnings, fmt.Sprintf("%d of %d requests left more than %v late: the generator was short of CPU", p.Over.Late, p.Over.LateOf, late))
+		}
+		for _, c := range p.Summary.Checks {
+			if !c.OK {
+				v.Warnings = append(v.Warnings, "check failed: "+c.Name+": "+c.Note)
+			}
+		}
+		return v
+	}
+	return evidence.Verdict{Claim: claim, Warnings: []string{"the planned rate was not offered"}}
+}

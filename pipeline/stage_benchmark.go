@@ -1,0 +1,90 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"llmops/evidence"
+	"llmops/model/chat"
+	"llmops/model/tokenizer"
+	"llmops/pipeline/benchmark"
+	"llmops/pipeline/eval"
+	"llmops/serving/openai"
+)
+
+// fewestPrompts are sent before one comes a second time and is cached.
+const fewestPrompts = 60
+
+// benchmarkRates are offered as parts of the planned rate.
+var benchmarkRates = [...]float64{0.5, 1, 1.5}
+
+// BenchmarkOutput is what the benchmark stage leaves.
+type BenchmarkOutput struct {
+	Points []benchmark.Point `json:"points"`
+}
+
+func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
+	var dep DeployOutput
+	if err := a.Result(ctx, StageDeploy, &dep); err != nil {
+		return evidence.Verdict{}, err
+	}
+	prompts, err := benchmarkPrompts(a.Spec, dep.Candidate.Version.Dir)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	o := benchmark.Options{Model: a.Spec.Name, Plan: a.Spec.Traffic.Rate, Output: a.Spec.Traffic.Output, SLO: a.Spec.SLO, Seed: 1}
+	for _, r := range benchmarkRates {
+		o.Rates = append(o.Rates, r*o.Plan)
+	}
+	points, err := benchmark.Sweep(ctx, "http://"+dep.Candidate.addr(), prompts, o, func(d, n int64) { a.Progress("load", d, n) })
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	a.Output(BenchmarkOutput{Points: points})
+	v := benchmark.Judge(points, o)
+	for _, p := range points {
+		v.Warnings = append(v.Warnings, fmt.Sprintf("%g/s: %s", p.Rate, p.Describe()))
+	}
+	return v, nil
+}
+
+// benchmarkPrompts are the prompts of the first suite that are nearest to the
+// planned traffic in tokens, in an order that takes documents apart: a document
+// that is asked about twice in a row would be cached the second time.
+func benchmarkPrompts(s Spec, dir string) ([][]openai.Message, error) {
+	items, _, err := eval.ReadItems(s.Eval.Suites[0].Items, 0)
+	if err != nil {
+		return nil, err
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	template, err := chat.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	type prompt struct {
+		messages []openai.Message
+		off      int
+	}
+	prompts := make([]prompt, len(items))
+	for i, it := range items {
+		text, err := template.Render(chat.Request{Messages: mustJSON(it.Messages), Prompt: true})
+		if err != nil {
+			return nil, fmt.Errorf("rendering item %s: %w", it.ID, err)
+		}
+		off := len(tok.Encode(text, true)) - s.Traffic.Input
+		prompts[i] = prompt{it.Messages, max(off, -off)}
+	}
+	slices.SortStableFunc(prompts, func(x, y prompt) int { return x.off - y.off })
+	prompts = prompts[:min(len(prompts), max(fewestPrompts, len(prompts)/3))]
+	rand.New(rand.NewPCG(1, 1)).Shuffle(len(prompts), func(i, j int) { prompts[i], prompts[j] = prompts[j], prompts[i] })
+	out := make([][]openai.Message, len(prompts))
+	for i, p := range prompts {
+		out[i] = p.messages
+	}
+	return out, nil
+}
