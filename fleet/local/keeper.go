@@ -56,14 +56,17 @@ func pause(n int) time.Duration {
 }
 
 // keeper looks after one replica: starts its process, checks it, writes its
-// state down, starts it again. It belongs to one goroutine but for end.
+// state down, starts it again. It belongs to one goroutine but for end and
+// gone.
 type keeper struct {
-	s     *Supervisor
-	id    string
-	group fleet.Group
-	end   context.CancelCauseFunc
-	rep   fleet.Replica
-	rev   uint64
+	s       *Supervisor
+	id      string
+	group   fleet.Group
+	end     context.CancelCauseFunc
+	gone    chan struct{} // closed when the replica has no process and no document of this keeper's
+	rep     fleet.Replica
+	written fleet.Replica // as the store has it
+	rev     uint64
 }
 
 // process is a child of this supervisor, or one of an earlier supervisor.
@@ -76,7 +79,7 @@ type process struct {
 func (k *keeper) run(ctx context.Context) {
 	var p *process
 	if r, rev, err := readReplica(context.WithoutCancel(ctx), k.s.Store, k.id); err == nil {
-		k.rep, k.rev = r, rev
+		k.rep, k.written, k.rev = r, r, rev
 		p = k.adopt(ctx, r)
 	}
 	_, name, _ := strings.Cut(k.id, "/")
@@ -163,6 +166,7 @@ func held(path string) bool {
 
 // launch starts a new process under a new nonce.
 func (k *keeper) launch() (*process, error) {
+	k.rep.Starts++
 	var raw [12]byte
 	_, _ = rand.Read(raw[:])
 	nonce := hex.EncodeToString(raw[:])
@@ -210,7 +214,6 @@ func (k *keeper) launch() (*process, error) {
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait(); close(done) }()
 	k.rep.Nonce, k.rep.PID, k.rep.Addr, k.rep.Spec = nonce, cmd.Process.Pid, addr, specOf(k.group)
-	k.rep.Starts++
 	k.note(context.Background(), fleet.Running, "")
 	return &process{pid: cmd.Process.Pid, lock: token.Name(), done: done}, nil
 }
@@ -315,12 +318,14 @@ func (k *keeper) terminate(p *process) {
 
 func (k *keeper) forget(p *process) { _ = os.Remove(p.lock) }
 
-// note writes the replica's state down when it changed.
+// note writes the replica's state down unless the store has it so. What could
+// not be written is written by a later call.
 func (k *keeper) note(ctx context.Context, s fleet.State, reason string) {
-	if k.rep.State == s && k.rep.Reason == reason && s != fleet.Running {
+	k.rep.State, k.rep.Reason, k.rep.Since = s, reason, k.written.Since
+	if k.rep == k.written {
 		return
 	}
-	k.rep.State, k.rep.Reason, k.rep.Since = s, reason, time.Now().UTC()
+	k.rep.Since = time.Now().UTC()
 	b, err := json.Marshal(k.rep)
 	if err != nil {
 		k.s.Log.Error("writing replica", "replica", k.id, "err", err)
@@ -336,7 +341,7 @@ func (k *keeper) note(ctx context.Context, s fleet.State, reason string) {
 		k.s.Log.Error("writing replica", "replica", k.id, "err", err)
 		return
 	}
-	k.rev = rev
+	k.rev, k.written = rev, k.rep
 }
 
 // reason is why a process ended: its exit and the last line it wrote.

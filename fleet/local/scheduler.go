@@ -220,7 +220,8 @@ func (s *Scheduler) Watch(ctx context.Context, prefix string, fn func(fleet.Stat
 }
 
 // Status reads one job as it stands. A job that is gone has revision 0; its
-// replicas may still be draining.
+// replicas may still be draining. So are those of an earlier form of the job,
+// whether or not the supervisor has seen the change yet.
 func (s *Scheduler) Status(ctx context.Context, name string) (fleet.Status, error) {
 	j, rev, err := s.job(ctx, name)
 	if err != nil && !errors.Is(err, fleet.ErrNotFound) {
@@ -239,6 +240,9 @@ func (s *Scheduler) Status(ctx context.Context, name string) (fleet.Status, erro
 		}
 		if err != nil {
 			return fleet.Status{}, err
+		}
+		if g := group(j, r.Group); g != nil && r.State == fleet.Healthy && r.Spec != specOf(*g) {
+			r.State, r.Reason = fleet.Draining, "its job has changed"
 		}
 		st.Replicas = append(st.Replicas, r)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,7 +52,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &keepers{s: s, all: map[string]*keeper{}}
+	k := &keepers{s: s, all: map[string]*keeper{}, ending: map[string]*keeper{}}
 	defer k.leave()
 	if err := k.orphans(ctx); err != nil {
 		return err
@@ -75,11 +76,12 @@ func (s *Supervisor) Run(ctx context.Context) error {
 func Supervised(dir string) bool { return held(filepath.Join(dir, "supervisor.lock")) }
 
 // keepers are the goroutines that each look after one replica. Only the
-// supervisor's own goroutine uses the map.
+// supervisor's own goroutine uses the maps.
 type keepers struct {
-	s   *Supervisor
-	all map[string]*keeper
-	wg  sync.WaitGroup
+	s      *Supervisor
+	all    map[string]*keeper
+	ending map[string]*keeper // the last that was ended of each replica
+	wg     sync.WaitGroup
 }
 
 // reconcile brings the keepers of one job in line with it.
@@ -97,6 +99,7 @@ func (k *keepers) reconcile(ctx context.Context, j fleet.Job) {
 		if g, ok := want[id]; !ok || !sameProcess(g, kp.group) {
 			kp.end(errStopped)
 			delete(k.all, id)
+			k.ending[id] = kp
 		}
 	}
 	for id, g := range want {
@@ -104,13 +107,31 @@ func (k *keepers) reconcile(ctx context.Context, j fleet.Job) {
 			k.start(ctx, id, g)
 		}
 	}
+	maps.DeleteFunc(k.ending, func(_ string, kp *keeper) bool {
+		select {
+		case <-kp.gone:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
+// start begins to look after a replica once the keeper before is done with it:
+// two at a time would end each other's processes and documents.
 func (k *keepers) start(ctx context.Context, id string, g fleet.Group) {
 	kctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	kp := &keeper{s: k.s, id: id, group: g, end: end}
+	kp := &keeper{s: k.s, id: id, group: g, end: end, gone: make(chan struct{})}
 	k.all[id] = kp
-	k.wg.Go(func() { kp.run(kctx) })
+	before := k.ending[id]
+	delete(k.ending, id)
+	k.wg.Go(func() {
+		defer close(kp.gone)
+		if before != nil {
+			<-before.gone
+		}
+		kp.run(kctx)
+	})
 }
 
 func (k *keepers) leave() {
@@ -133,10 +154,10 @@ func (k *keepers) orphans(ctx context.Context) error {
 		} else if keeps {
 			continue
 		}
-		kp := &keeper{s: k.s, id: id, group: fleet.Group{Grace: defaultGrace}}
-		kctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
-		end(errStopped)
-		k.wg.Go(func() { kp.run(kctx) })
+		k.start(ctx, id, fleet.Group{Grace: defaultGrace})
+		k.all[id].end(errStopped)
+		k.ending[id] = k.all[id]
+		delete(k.all, id)
 	}
 	return nil
 }

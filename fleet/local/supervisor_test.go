@@ -171,6 +171,47 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
+// However often a job changes, each replica has one process and its document.
+func TestChangesInARow(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := machine(t, dir)
+	rev, nonces := uint64(0), map[string]bool{}
+	for i := range 4 {
+		g := serving("main")
+		g.Env["ROUND"] = fmt.Sprint(i)
+		var err error
+		if rev, err = s.Apply(t.Context(), fleet.Job{Name: "j", Groups: []fleet.Group{g}}, rev); err != nil {
+			t.Fatal(err)
+		}
+		r := fleettest.Await(t, s, "j", one).Replicas[0]
+		if nonces[r.Nonce] {
+			t.Fatalf("round %d was given the replica of the one before, %+v", i, r)
+		}
+		nonces[r.Nonce] = true
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, "nonces", "*"))
+	if st, err := s.Status(t.Context(), "j"); err != nil || !one(st) || len(left) != 1 || filepath.Base(left[0]) != st.Replicas[0].Nonce {
+		t.Errorf("status %+v, %v; nonces %v", st, err, left)
+	}
+	stopAll(t, s, "j")
+}
+
+// A program that cannot be started counts as a start, so that whoever waits for
+// it can give up.
+func TestStartsThatFailCount(t *testing.T) {
+	s, _ := machine(t, t.TempDir())
+	g := serving("main")
+	g.Argv = []string{"/no/such/program"}
+	if _, err := s.Apply(t.Context(), fleet.Job{Name: "j", Groups: []fleet.Group{g}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	st := fleettest.Await(t, s, "j", func(st fleet.Status) bool { return len(st.Replicas) == 1 && st.Replicas[0].Starts >= 3 })
+	if r := st.Replicas[0]; r.State != fleet.Failed || !strings.Contains(r.Reason, "/no/such/program") {
+		t.Errorf("replica %+v", r)
+	}
+	stopAll(t, s, "j")
+}
+
 func TestGraceEndsInAKill(t *testing.T) {
 	s, _ := machine(t, t.TempDir())
 	g := serving("main")
