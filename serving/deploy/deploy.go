@@ -140,7 +140,7 @@ func answering(ctx context.Context, s fleet.Scheduler, j fleet.Job, progress fun
 		return nil
 	})
 	if !errors.Is(err, all) {
-		return nil, err
+		return nil, fmt.Errorf("waiting for %s: %w", j.Name, err)
 	}
 	return replicas, nil
 }
@@ -177,8 +177,9 @@ func token(ctx context.Context, j fleet.Job, r fleet.Replica, warm Prompts) (tim
 	return took, nil
 }
 
-// Probe asks the server at addr for one token of alias. An empty version
-// accepts any; otherwise the answer must say that it comes from that version.
+// Probe asks the server at addr for one token of alias and refuses an answer
+// that names another version. An empty version accepts any, and not every
+// engine names one.
 func Probe(ctx context.Context, addr, alias, version string) error {
 	ctx, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
