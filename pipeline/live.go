@@ -10,25 +10,11 @@ import (
 	"llmops/serving/deploy"
 )
 
-// Live tells whether what spec asks for is what serves its alias now: the last
-// run of the same spec has promoted its candidate, the source is still the
-// same, and the version produces tokens. why says which version that is, or
-// what stands against it.
+// Live tells whether what spec asks for is what serves its alias now: a run of
+// the same spec has promoted its candidate, that is still what is live, the
+// source is still the same, and the version produces tokens. why says which
+// version that is, or what stands against it.
 func Live(ctx context.Context, d Deps, spec Spec) (live bool, why string, err error) {
-	h, err := Last(ctx, d.Store, spec.Name)
-	if errors.Is(err, fleet.ErrNotFound) {
-		return false, "nothing was onboarded yet", nil
-	}
-	if err != nil {
-		return false, "", err
-	}
-	old, err := ReadSpec(ctx, d.Blobs, h)
-	if err != nil {
-		return false, "", err
-	}
-	if h.State != Done || string(mustJSON(old)) != string(mustJSON(spec)) {
-		return false, "the last run was another one", nil
-	}
 	c := &canary.Control{Store: d.Store, Alias: spec.Name, Routers: d.Admins}
 	doc, _, err := c.Read(ctx)
 	if errors.Is(err, fleet.ErrNotFound) {
@@ -37,9 +23,46 @@ func Live(ctx context.Context, d Deps, spec Spec) (live bool, why string, err er
 	if err != nil {
 		return false, "", err
 	}
-	rs, err := Records(ctx, d.Blobs, h)
+	heads, err := Runs(ctx, d.Store)
 	if err != nil {
 		return false, "", err
+	}
+	for _, h := range heads {
+		if h.Alias != spec.Name || h.State != Done {
+			continue
+		}
+		version, source, same, err := promotedBy(ctx, d, h, spec)
+		if err != nil {
+			return false, "", err
+		}
+		if !same || version != doc.Live() {
+			continue
+		}
+		now, err := download.Inspect(ctx, spec.Source)
+		if err != nil {
+			return false, "", err
+		}
+		if string(now.Digest) != source {
+			return false, "the source has changed", nil
+		}
+		if err := deploy.Probe(ctx, d.Listen, spec.Name, version); err != nil {
+			return false, "version " + version + " does not answer: " + err.Error(), nil
+		}
+		return true, "version " + version + " from run " + h.Run, nil
+	}
+	return false, "version " + doc.Live() + " is live, which no run of this model file promoted", nil
+}
+
+// promotedBy reads which version a finished run promoted and from which source,
+// and whether it was a run of the same spec.
+func promotedBy(ctx context.Context, d Deps, h Head, spec Spec) (version, source string, same bool, err error) {
+	old, err := ReadSpec(ctx, d.Blobs, h)
+	if err != nil || string(mustJSON(old)) != string(mustJSON(spec)) {
+		return "", "", false, err
+	}
+	rs, err := Records(ctx, d.Blobs, h)
+	if err != nil {
+		return "", "", false, err
 	}
 	var dep DeployOutput
 	var src Weights
@@ -51,22 +74,5 @@ func Live(ctx context.Context, d Deps, spec Spec) (live bool, why string, err er
 			err = errors.Join(err, unmarshal(r.Output, &src))
 		}
 	}
-	if err != nil {
-		return false, "", err
-	}
-	v := dep.Candidate.Version.Name
-	if doc.Live() != v {
-		return false, "version " + doc.Live() + " is live, not " + v, nil
-	}
-	now, err := download.Inspect(ctx, spec.Source)
-	if err != nil {
-		return false, "", err
-	}
-	if string(now.Digest) != src.Digest {
-		return false, "the source has changed", nil
-	}
-	if err := deploy.Probe(ctx, d.Listen, spec.Name, v); err != nil {
-		return false, "version " + v + " does not answer: " + err.Error(), nil
-	}
-	return true, "version " + v + " from run " + h.Run, nil
+	return dep.Candidate.Version.Name, src.Digest, err == nil, err
 }

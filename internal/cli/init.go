@@ -78,7 +78,6 @@ shadow:
 # The candidate's growing share of live traffic. A step passes when each guard
 # is shown to be safe after its bake, not when nothing was seen.
 canary:
-  #zone: az1
   steps: [{weight: 1%, bake: 24h}, {weight: 10%, bake: 2h}, {weight: 50%, bake: 2h}]
   #max: 4x # a step that is not decided after this many bakes ends inconclusive
   #harm: 1.25 # the ratio to the live version that is still tolerated

@@ -3,9 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"llmops/evidence"
 	"llmops/pipeline"
@@ -21,18 +24,30 @@ type progress struct {
 	e        *env
 	terminal bool
 	last     time.Time
-	open     bool // the cursor stands in a line that may be overwritten
-	stage    string
-	began    time.Time
+	open     bool      // the cursor stands in a line that may be overwritten
+	began    time.Time // of the stage
+	width    int       // of the terminal
 }
 
-func newProgress(e *env) *progress { return &progress{e: e, terminal: isTerminal(e.err)} }
+func newProgress(e *env) *progress {
+	p := &progress{e: e, terminal: isTerminal(e.err), width: 80}
+	if f, ok := e.err.(*os.File); ok && p.terminal {
+		if ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && ws.Col > 20 {
+			p.width = int(ws.Col)
+		}
+	}
+	return p
+}
 
 func (p *progress) event(ev pipeline.Event) {
 	switch ev.Kind {
 	case pipeline.Started:
-		p.stage, p.began, p.last = ev.Stage, ev.At, time.Time{}
-		p.line("%-10s", ev.Stage)
+		p.began, p.last = ev.At, time.Time{}
+		if p.terminal {
+			p.show(ev)
+		} else {
+			p.line("%s", ev.Stage)
+		}
 	case pipeline.Skipped:
 		p.line("%-10s %s", ev.Stage, ev.Text)
 	case pipeline.Note:
@@ -67,8 +82,8 @@ func (p *progress) show(ev pipeline.Event) {
 		p.line("%s", text)
 		return
 	}
-	if len(text) > 78 {
-		text = text[:78]
+	if len(text) > p.width-1 {
+		text = text[:p.width-1]
 	}
 	_, _ = fmt.Fprintf(p.e.err, "\r\x1b[K%s", text)
 	p.open = true
@@ -76,7 +91,28 @@ func (p *progress) show(ev pipeline.Event) {
 
 func (p *progress) line(format string, args ...any) {
 	p.end()
-	_, _ = fmt.Fprintln(p.e.err, strings.TrimRight(fmt.Sprintf(format, args...), " "))
+	text := strings.TrimRight(fmt.Sprintf(format, args...), " ")
+	if p.terminal {
+		text = wrap(text, p.width)
+	}
+	_, _ = fmt.Fprintln(p.e.err, text)
+}
+
+// hanging is the indent of what follows the name of a stage.
+const hanging = 11
+
+// wrap breaks a line between words so that it fits width columns.
+func wrap(text string, width int) string {
+	var b strings.Builder
+	for len(text) > width {
+		at := strings.LastIndexByte(text[:width+1], ' ')
+		if at <= hanging {
+			break
+		}
+		b.WriteString(text[:at] + "\n")
+		text = strings.Repeat(" ", hanging) + text[at+1:]
+	}
+	return b.String() + text
 }
 
 // end closes a line that was left open.

@@ -16,7 +16,7 @@ import (
 
 // newTrafficCmd is what a run on one machine starts to stand in for clients.
 func newTrafficCmd(e *env) *cobra.Command {
-	var replay, to, name string
+	var replay, to, name, results string
 	var speed float64
 	c := &cobra.Command{
 		Use:    "traffic --replay FILE --to URL --name MODEL",
@@ -27,17 +27,18 @@ func newTrafficCmd(e *env) *cobra.Command {
 			if replay == "" || to == "" || name == "" {
 				return usage("traffic needs --replay, --to and --name")
 			}
-			return e.replay(cmd.Context(), replay, to, name, speed)
+			return e.replay(cmd.Context(), replay, to, name, results, speed)
 		},
 	}
 	c.Flags().StringVar(&replay, "replay", "", "a file of requests with their times")
 	c.Flags().StringVar(&to, "to", "", "where to send them")
 	c.Flags().StringVar(&name, "name", "", "the model to ask for")
+	c.Flags().StringVar(&results, "results", "", "a file for what happened to each request")
 	c.Flags().Float64Var(&speed, "speed", 1, "how many times faster than recorded")
 	return c
 }
 
-func (e *env) replay(ctx context.Context, path, to, name string, speed float64) (err error) {
+func (e *env) replay(ctx context.Context, path, to, name, results string, speed float64) (err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("opening traffic: %w", err)
@@ -51,10 +52,23 @@ func (e *env) replay(ctx context.Context, path, to, name string, speed float64) 
 	if err != nil {
 		return err
 	}
+	record := func(*load.Result) error { return nil }
+	if results != "" {
+		out, err := os.Create(results)
+		if err != nil {
+			return fmt.Errorf("recording results: %w", err)
+		}
+		defer func() { _ = out.Close() }()
+		record = func(r *load.Result) error { return load.Write(out, r) }
+	}
 	client := load.NewClient()
 	defer client.CloseIdleConnections()
 	ok, failed := 0, 0
 	_, err = load.Run(ctx, load.HTTP(to, client, http.Header{}), pacer, source, load.Options{MaxOpen: 1000, Timeout: time.Minute}, func(r *load.Result) {
+		if err := record(r); err != nil {
+			failed++
+			e.say("recording request %d: %v", r.ID, err)
+		}
 		switch {
 		case r.OK():
 			ok++
