@@ -75,8 +75,9 @@ shadow:
   #share: 5%
   #for: 7d
 
-# The candidate's growing share of live traffic. A step passes when each guard
-# is shown to be safe after its bake, not when nothing was seen.
+# The candidate's growing share of live traffic. A step ends after that much
+# healthy time; the last one also needs each guard to be shown safe, which
+# "nothing was seen" is not.
 canary:
   steps: [{weight: 1%, bake: 24h}, {weight: 10%, bake: 2h}, {weight: 50%, bake: 2h}]
   #max: 4x # a step that is not decided after this many bakes ends inconclusive
