@@ -1,10 +1,10 @@
 // Package watch is what goes on when nobody looks: on one machine it supervises
 // the replicas and drives the runs that were handed over to it.
 //
-// [Run] does both, and keeps standbys warm and no longer than they were meant to
-// be, until its context ends. It leaves replicas running and runs
-// stopped, so that the next watch, or a command, goes on where it was. There is
-// one for each state directory.
+// [Run] does both until its context ends, keeps standbys warm and ends them when
+// their time is over. It leaves replicas running and runs stopped, so that the
+// next watch, or a command, goes on where it was. There is one for each state
+// directory.
 package watch
 
 import (
@@ -22,6 +22,9 @@ import (
 
 // standbyEvery is how often a standby must show that it still produces tokens.
 const standbyEvery = time.Minute
+
+// lookAgain is the pause before a run is tried again that could not be claimed.
+const lookAgain = time.Second
 
 // Options are what a watch works on. All fields must be set.
 type Options struct {
@@ -119,24 +122,52 @@ func (h *host) begin(run string) bool {
 	return true
 }
 
+// drive drives a run until it no longer waits for this watch. What could not be
+// begun is tried again: its driver may still be ending, or the disk be full.
 func (h *host) drive(ctx context.Context, head pipeline.Head) {
-	defer func() {
-		h.mu.Lock()
-		delete(h.running, head.Run)
-		h.mu.Unlock()
-	}()
 	log := h.o.Log.With("run", head.Run)
+	for {
+		if err := h.once(ctx, head, log); err != nil && ctx.Err() == nil {
+			log.Error("beginning run", "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(lookAgain):
+			}
+		}
+		var more bool
+		if head, more = h.more(ctx, head); !more {
+			return
+		}
+	}
+}
+
+// more tells whether a run waits for this watch although it was driven just
+// now, as one does that was handed over again meanwhile. Otherwise it is no
+// longer running here.
+func (h *host) more(ctx context.Context, head pipeline.Head) (pipeline.Head, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now, err := pipeline.Read(ctx, h.o.Supervisor.Store, head.Run)
+	if err == nil && mine(now, h.o.Owner) && ctx.Err() == nil {
+		return now, true
+	}
+	delete(h.running, head.Run)
+	return head, false
+}
+
+// once claims the run and drives it. The error is of the claim: how the stages
+// ended is on record.
+func (h *host) once(ctx context.Context, head pipeline.Head, log *slog.Logger) error {
 	d, err := h.o.Deps(ctx)
 	if err != nil {
-		log.Error("opening run", "err", err)
-		return
+		return err
 	}
 	j, err := pipeline.Claim(ctx, d, head.Run, h.o.Owner)
 	if err != nil {
-		log.Error("claiming run", "err", err)
-		return
+		return err
 	}
 	log.Info("driving", "stage", head.Stage)
 	outcome, err := pipeline.Drive(ctx, d, j, head.Until)
 	log.Info("left", "outcome", outcome, "err", err)
+	return nil
 }
