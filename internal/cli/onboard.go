@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -253,7 +254,12 @@ func (e *env) drive(ctx context.Context, h *home, d pipeline.Deps, run, owner, u
 		return err
 	}
 	e.say("run %s", run)
+	gctx, stop := context.WithCancel(ctx)
+	var guard sync.WaitGroup
+	guard.Go(func() { e.keepWatch(gctx, h, run, owner) })
 	out, err := pipeline.Drive(ctx, d, j, until)
+	stop()
+	guard.Wait()
 	p.end()
 	if err != nil && ctx.Err() != nil {
 		return e.leave(ctx, h, run, until)
@@ -266,6 +272,31 @@ func (e *env) drive(ctx context.Context, h *home, d pipeline.Deps, run, owner, u
 		return err
 	}
 	return e.finish(ctx, h, run, out)
+}
+
+// keepWatch brings the background process back while this process drives the
+// run, since replicas start and stop by it alone.
+func (e *env) keepWatch(ctx context.Context, h *home, run, owner string) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if h.watched() {
+			continue
+		}
+		// Whoever takes everything down fences the run first.
+		head, err := pipeline.Read(ctx, h.store, run)
+		if err != nil || head.Owner != owner {
+			return
+		}
+		if err := e.ensureWatch(ctx, h); err != nil && ctx.Err() == nil {
+			e.say("warning: the background process is gone: %v", err)
+		}
+	}
 }
 
 // leave hands an interrupted run over to watch.

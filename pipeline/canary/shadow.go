@@ -14,7 +14,7 @@ import (
 // The bounds of a shadow. It sees few requests and is followed by a canary, so
 // it is asked to exclude gross faults only, and says which.
 const (
-	shadowErrors = 0.10 // share of copies that failed
+	shadowErrors = 0.15 // share of copies that failed
 	shadowSlow   = 0.20 // share of copies over the service level's TTFT
 	shadowEqual  = 0.70 // share of copies answered like the live request
 	shadowLevel  = 0.95
