@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -193,21 +190,11 @@ func (e *env) confirmFirst(ctx context.Context, h *home, spec pipeline.Spec, yes
 	if !isTerminal(e.in) {
 		return usage("%s has no live version yet: its unquantised source would go live as v0; say so with first: parent in %s, or with --yes", spec.Name, spec.File)
 	}
-	_, _ = fmt.Fprintf(e.err, "%s has no live version yet. Let its unquantised source go live as v0? [y/N] ", spec.Name)
-	line, err := bufio.NewReader(e.in).ReadString('\n')
-	if err != nil || !strings.EqualFold(strings.TrimSpace(line), "y") {
-		return usage("nothing was begun")
+	ok, err := e.ask(ctx, "%s has no live version yet. Let its unquantised source go live as v0?", spec.Name)
+	if err == nil && !ok {
+		err = usage("nothing was begun")
 	}
-	return nil
-}
-
-func isTerminal(r any) bool {
-	f, ok := r.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return err
 }
 
 // findOrCreate resumes the alias's run of the same spec, or begins a new one in

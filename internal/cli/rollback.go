@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -92,9 +91,9 @@ func (e *env) rollback(ctx context.Context, h *home, alias, to string, yes bool)
 		if !isTerminal(e.in) {
 			return usage("rollback needs --yes without a terminal")
 		}
-		_, _ = fmt.Fprint(e.err, "Go on? [y/N] ")
-		line, err := bufio.NewReader(e.in).ReadString('\n')
-		if err != nil || !strings.EqualFold(strings.TrimSpace(line), "y") {
+		if ok, err := e.ask(ctx, "Go on?"); err != nil {
+			return err
+		} else if !ok {
 			return usage("nothing was changed")
 		}
 	}
