@@ -46,7 +46,8 @@ func (a *Attempt) point(when, what string) {
 // Epoch is the epoch under which this attempt runs.
 func (a *Attempt) Epoch() uint64 { return a.j.head.Epoch }
 
-// Save moves the head with the stage's own state and adds no blob.
+// Save moves the head with the stage's own state and adds no blob. A world stage
+// has none: the head keeps that of the stage which the run has reached.
 func (a *Attempt) Save(ctx context.Context, state any) error {
 	b, err := json.Marshal(state)
 	if err != nil {
@@ -54,6 +55,9 @@ func (a *Attempt) Save(ctx context.Context, state any) error {
 	}
 	if len(b) > maxState {
 		return fmt.Errorf("saving the state of %s: %d bytes are more than %d", a.Stage, len(b), maxState)
+	}
+	if a.j.head.Stage != a.Stage {
+		return fmt.Errorf("saving the state of %s: the run is at %s", a.Stage, a.j.head.Stage)
 	}
 	old := a.j.head.Attempt
 	a.j.head.Attempt = b
@@ -67,7 +71,7 @@ func (a *Attempt) Save(ctx context.Context, state any) error {
 // Load reads what an earlier attempt at this stage saved. It reports whether
 // there was anything.
 func (a *Attempt) Load(state any) (bool, error) {
-	if len(a.j.head.Attempt) == 0 {
+	if len(a.j.head.Attempt) == 0 || a.j.head.Stage != a.Stage {
 		return false, nil
 	}
 	if err := json.Unmarshal(a.j.head.Attempt, state); err != nil {

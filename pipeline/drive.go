@@ -20,14 +20,25 @@ const endPatience = 5 * time.Second
 // Drive runs the stages of a claimed run up to and including until ("" for
 // all) and returns what the run's stages say together. A gate that does not
 // pass ends the run and takes its candidate off the fleet. When the context
-// ends the run is left stopped, for the next claim to go on; when the run was
-// fenced nothing more is written.
+// ends the run is left stopped, for the next claim to go on. When somebody else
+// takes the run the stage is broken off, nothing more is written and the error
+// is ErrFenced.
 func Drive(ctx context.Context, d Deps, j *Journal, until string) (evidence.Outcome, error) {
 	if until != "" && !slices.ContainsFunc(d.Stages, func(s Stage) bool { return s.Name == until }) {
 		return evidence.Inconclusive, fmt.Errorf("no stage is called %q", until)
 	}
 	j.d = d
 	j.head.Until = until
+	ctx, stop := j.fence(ctx)
+	defer stop()
+	out, err := walk(ctx, d, j, until)
+	if err != nil && errors.Is(context.Cause(ctx), ErrFenced) {
+		err = fmt.Errorf("run %s: %w", j.head.Run, ErrFenced)
+	}
+	return out, err
+}
+
+func walk(ctx context.Context, d Deps, j *Journal, until string) (evidence.Outcome, error) {
 	spec, err := ReadSpec(ctx, d.Blobs, j.head)
 	if err != nil {
 		return evidence.Inconclusive, err
@@ -51,11 +62,15 @@ func Drive(ctx context.Context, d Deps, j *Journal, until string) (evidence.Outc
 // attempt runs one stage, or finds that it need not run.
 func attempt(ctx context.Context, a *Attempt, s Stage) (evidence.Outcome, error) {
 	done := a.j.head.stage(s.Name)
-	if done != nil && !s.World && !(done.Outcome != evidence.Pass && !a.j.head.approved(s.Name)) {
+	if done != nil && !s.World {
+		// One that did not pass stays so: a driver that died while it took the
+		// candidate off the fleet must not give it another chance.
 		a.emit(Event{Kind: Skipped, Text: "done earlier in this run"})
 		return done.Outcome, nil
 	}
-	if a.j.head.Stage != s.Name {
+	// A world stage that is only brought back into its state leaves the head to
+	// the stage that the run had reached.
+	if done == nil && a.j.head.Stage != s.Name {
 		a.j.head.Stage, a.j.head.Attempt = s.Name, nil
 		if err := a.j.move(ctx); err != nil {
 			return 0, err
@@ -105,7 +120,9 @@ func attempt(ctx context.Context, a *Attempt, s Stage) (evidence.Outcome, error)
 // finish puts the stage's record into the head.
 func finish(ctx context.Context, a *Attempt, r Record, digest string, reused bool) error {
 	a.j.head.setStage(StageHead{Name: r.Stage, Outcome: r.Verdict.Outcome, Record: digest, Began: r.Started, Ended: r.Ended, Reused: reused})
-	a.j.head.Attempt = nil
+	if a.j.head.Stage == r.Stage {
+		a.j.head.Attempt = nil
+	}
 	return a.j.append(ctx, Entry{Kind: "stage", Stage: r.Stage, What: r.Verdict.Outcome.String(), Detail: mustJSON(digest)})
 }
 
@@ -121,7 +138,7 @@ func refuse(ctx context.Context, a *Attempt, o evidence.Outcome) error {
 
 // leave lets go of a run whose stage ended with an error, and returns it.
 func leave(ctx context.Context, j *Journal, stage string, err error) error {
-	if errors.Is(err, ErrFenced) {
+	if errors.Is(err, ErrFenced) || errors.Is(context.Cause(ctx), ErrFenced) {
 		return err
 	}
 	err = fmt.Errorf("%s: %w", stage, err)

@@ -258,6 +258,7 @@ func TestStateBound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	j.head.Stage = "judge"
 	a := &Attempt{Deps: d, j: j, Stage: "judge"}
 	if err := a.Save(t.Context(), make([]byte, maxState)); err == nil {
 		t.Error("a state over the bound was saved")

@@ -12,6 +12,9 @@ import (
 	"llmops/fleet"
 )
 
+// fenceRetry is the pause before a broken watch of the head is begun again.
+const fenceRetry = time.Second
+
 // Entry is one line of a run's journal. Prev is the digest of the entry before
 // it, so that the chain from the head back cannot be changed unseen.
 type Entry struct {
@@ -59,6 +62,33 @@ func Claim(ctx context.Context, d Deps, run, owner string) (*Journal, error) {
 		return nil, fmt.Errorf("claiming run %s: %w", run, err)
 	}
 	return j, nil
+}
+
+// fence ends the context with ErrFenced as its cause as soon as somebody else
+// has claimed the run, since a stage may wait or work for long without a write
+// that would tell. The caller calls stop when it is done.
+func (j *Journal) fence(ctx context.Context) (fenced context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	name, epoch := headName(j.head.Run), j.head.Epoch
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		for ctx.Err() == nil {
+			// A store that fails is looked at again: the next write decides anyway.
+			_ = j.d.Store.Watch(ctx, name, func(d fleet.Doc) error {
+				var h Head
+				if d.Name == name && (d.Body == nil || json.Unmarshal(d.Body, &h) == nil && h.Epoch > epoch) {
+					cancel(ErrFenced)
+				}
+				return ctx.Err()
+			})
+			select {
+			case <-ctx.Done():
+			case <-time.After(fenceRetry):
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil); <-gone }
 }
 
 // append puts the entry's blob, then moves the head to it.
