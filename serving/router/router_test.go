@@ -1028,3 +1028,48 @@ func TestNothingLeaks(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	until(t, "goroutines are gone", func() bool { return runtime.NumGoroutine() < before+40 })
 }
+
+// A grant becomes live by the read that follows the watch, not only by the
+// next one of the clock.
+func TestGrantIsReadAtOnce(t *testing.T) {
+	s := newStore(t)
+	d := route.New("m", "run", "v1")
+	putRoute(t, s, d)
+	r, _ := start(t, Options{Store: s, Renew: time.Hour})
+	until(t, "the route is read", func() bool { st, ok := r.State("m"); return ok && st.Read >= 0 })
+	d, err := route.Grant(d, d.Epoch, route.Lease{Intent: route.Intent{Splits: route.All("v2")}, TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	putRoute(t, s, d)
+	until(t, "the lease is live", func() bool { st, _ := r.State("m"); return st.Leased && st.Shares["v2"] == route.Million })
+}
+
+func TestHeaders(t *testing.T) {
+	s := newStore(t)
+	e := newEngine(t, "v1", "a")
+	got := make(chan http.Header, 1)
+	e.set(func(w http.ResponseWriter, r *http.Request) {
+		got <- r.Header.Clone()
+		w.Header().Set("X-Request-Id", "7")
+		w.Header().Set("Keep-Alive", "timeout=5")
+		e.answer(w, r)
+	})
+	putRoute(t, s, route.New("m", "run", "v1"))
+	deploy(t, s, "m", "v1", e.addr())
+	_, srv := start(t, Options{Store: s}, "m/v1")
+	_, _, answered := post(t, srv.URL+"/v1/chat/completions", chatBody("m", "hi", false),
+		"Authorization", "Bearer k", "X-Trace", "t", "Connection", "X-Private, keep-alive", "X-Private", "p", "Te", "trailers", "Accept-Encoding", "gzip", "Proxy-Authorization", "Basic x")
+	h := <-got
+	if h.Get("Authorization") != "Bearer k" || h.Get("X-Trace") != "t" || h.Get("Content-Type") != "application/json" {
+		t.Errorf("the engine misses headers: %v", h)
+	}
+	for _, k := range []string{"X-Private", "Te", "Accept-Encoding", "Proxy-Authorization", "Connection"} {
+		if v, ok := h[k]; ok {
+			t.Errorf("the engine got %s: %v", k, v)
+		}
+	}
+	if answered.Get("X-Request-Id") != "7" || answered.Get("Keep-Alive") != "" {
+		t.Errorf("the client got %v", answered)
+	}
+}
