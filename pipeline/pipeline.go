@@ -43,8 +43,7 @@ type Deps struct {
 	Scheduler fleet.Scheduler
 	Dir       string                                                 // where artefacts are laid out as files
 	Now       func() time.Time                                       // the wall clock, for records
-	Listen    string                                                 // where clients reach the router
-	Routers   int                                                    // how many routers a fleet of one machine runs
+	Listen    string                                                 // where clients reach the router; empty: where the run's options say
 	Admins    func(context.Context) (map[string]*route.Admin, error) // the routers there are, by name
 	Stages    []Stage                                                // in order
 	Abandon   func(context.Context, *Attempt) error                  // takes a candidate off the fleet after a gate said no

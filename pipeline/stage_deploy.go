@@ -100,7 +100,7 @@ func up(ctx context.Context, a *Attempt, v Version, e Engine) (Arm, error) {
 
 // routers brings the fleet's routers up. A router that is there stays as it is.
 func routers(ctx context.Context, a *Attempt) error {
-	for i := range max(1, a.Deps.Routers) {
+	for i := range max(1, a.Opts.Routers) {
 		name := "router"
 		listen := a.Deps.Listen
 		if i > 0 {

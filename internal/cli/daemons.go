@@ -153,10 +153,7 @@ func (e *env) watch(ctx context.Context, h *home) error {
 		Log:        log,
 		Deps: func(ctx context.Context) (pipeline.Deps, error) {
 			listen, err := h.listen(ctx)
-			if listen == "" {
-				listen = defaultListen
-			}
-			d := h.deps(listen, 1)
+			d := h.deps(listen)
 			d.Point = e.faultPoint()
 			return d, err
 		},

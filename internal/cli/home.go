@@ -101,11 +101,11 @@ func (h *home) listen(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// deps wires a run to this home.
-func (h *home) deps(listen string, routers int) pipeline.Deps {
+// deps wires a run to this home, whose router, if there is one, is at listen.
+func (h *home) deps(listen string) pipeline.Deps {
 	return pipeline.Deps{
 		Store: h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Now: time.Now,
-		Listen: listen, Routers: routers, Admins: h.admins,
+		Listen: listen, Admins: h.admins,
 		Stages: pipeline.Stages(), Abandon: pipeline.Abandon, Alive: h.alive,
 	}
 }

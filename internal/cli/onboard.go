@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -133,12 +134,11 @@ func (e *env) onboard(ctx context.Context, spec pipeline.Spec, f onboardFlags) e
 	if err != nil {
 		return err
 	}
-	if at, err := h.listen(ctx); err != nil {
+	at, err := h.listen(ctx)
+	if err != nil {
 		return err
-	} else if at != "" {
-		f.listen = at
 	}
-	d := h.deps(f.listen, f.routers)
+	d := h.deps(at)
 	if !f.again && f.from == "" {
 		live, why, err := pipeline.Live(ctx, d, spec)
 		if err != nil {
@@ -152,6 +152,11 @@ func (e *env) onboard(ctx context.Context, spec pipeline.Spec, f onboardFlags) e
 	if err := e.confirmFirst(ctx, h, spec, f.yes); err != nil {
 		return err
 	}
+	if at == "" {
+		if err := free(f.listen); err != nil {
+			return err
+		}
+	}
 	owner, release, err := h.own("onboard")
 	if err != nil {
 		return err
@@ -160,7 +165,7 @@ func (e *env) onboard(ctx context.Context, spec pipeline.Spec, f onboardFlags) e
 	if err := e.ensureWatch(ctx, h); err != nil {
 		return err
 	}
-	opts := pipeline.Options{RollbackOn: f.guards.on, Only: f.guards.only, Again: f.again}
+	opts := pipeline.Options{RollbackOn: f.guards.on, Only: f.guards.only, Again: f.again, Listen: f.listen, Routers: f.routers}
 	run, err := e.findOrCreate(ctx, d, spec, owner, opts)
 	if err != nil {
 		return err
@@ -178,6 +183,16 @@ func (e *env) onboard(ctx context.Context, spec pipeline.Spec, f onboardFlags) e
 		return &exitError{code: exitGoesOn}
 	}
 	return e.drive(ctx, h, d, run, owner, f.until)
+}
+
+// free tells whether the router can listen on addr, so that it turns out before
+// hours of work.
+func free(addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return usage("the router cannot take requests on %s: %w; choose another --listen", addr, err)
+	}
+	return l.Close()
 }
 
 // confirmFirst asks before the first version of an alias goes live, since
@@ -216,10 +231,15 @@ func (e *env) findOrCreate(ctx context.Context, d pipeline.Deps, spec pipeline.S
 	}
 	if sameSpec(old, spec) {
 		e.say("resuming run %s", last.Run)
-		if len(opts.RollbackOn) > 0 {
-			return last.Run, pipeline.Amend(ctx, d.Store, last.Run, opts)
+		if len(opts.RollbackOn) == 0 {
+			opts.RollbackOn, opts.Only = last.Options.RollbackOn, last.Options.Only
 		}
-		return last.Run, nil
+		if last.Host != "" {
+			if err := pipeline.TakeBack(ctx, d.Store, last.Run); err != nil {
+				return "", err
+			}
+		}
+		return last.Run, pipeline.Amend(ctx, d.Store, last.Run, opts)
 	}
 	e.say("run %s of another model file was not finished: taking its candidate off the fleet", last.Run)
 	if err := pipeline.Discard(ctx, d, last.Run, owner, "another model file was onboarded"); err != nil {
@@ -234,7 +254,7 @@ func (e *env) drive(ctx context.Context, h *home, d pipeline.Deps, run, owner, u
 	d.Emit = p.event
 	d.Point = e.faultPoint()
 	j, err := pipeline.Claim(ctx, d, run, owner)
-	if errors.Is(err, pipeline.ErrBusy) {
+	if errors.Is(err, pipeline.ErrBusy) || errors.Is(err, pipeline.ErrFenced) {
 		return usage("%w", err)
 	}
 	if err != nil {
@@ -248,12 +268,12 @@ func (e *env) drive(ctx context.Context, h *home, d pipeline.Deps, run, owner, u
 	stop()
 	guard.Wait()
 	p.end()
-	if err != nil && ctx.Err() != nil {
-		return e.leave(ctx, h, run, until)
-	}
 	if errors.Is(err, pipeline.ErrFenced) {
 		e.say("run %s was taken over by another process", run)
 		return &exitError{code: exitGoesOn}
+	}
+	if err != nil && ctx.Err() != nil {
+		return e.leave(ctx, h, run, until)
 	}
 	if err != nil {
 		return err

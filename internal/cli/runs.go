@@ -166,10 +166,7 @@ func (e *env) goOn(ctx context.Context, h *home, head pipeline.Head, until strin
 	if err != nil {
 		return err
 	}
-	if listen == "" {
-		listen = defaultListen
-	}
-	return e.drive(ctx, h, h.deps(listen, 1), head.Run, owner, until)
+	return e.drive(ctx, h, h.deps(listen), head.Run, owner, until)
 }
 
 func newRunsApproveCmd(e *env) *cobra.Command {
@@ -189,7 +186,7 @@ func newRunsApproveCmd(e *env) *cobra.Command {
 			if _, err := h.readRun(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			if err := pipeline.Approve(cmd.Context(), h.deps("", 1), args[0], gate, e.who(), reason); err != nil {
+			if err := pipeline.Approve(cmd.Context(), h.deps(""), args[0], gate, e.who(), reason); err != nil {
 				return &exitError{exitUsage, err}
 			}
 			e.say("recorded; llmops runs attach %s goes on", args[0])
