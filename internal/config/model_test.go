@@ -90,6 +90,9 @@ func TestModelRefuses(t *testing.T) {
 		{"not yaml", "standby: 2d", "standby: [", "15"},
 		{"zone of one machine", "canary: {steps", "canary: {zone: az1, steps", "no zones"},
 		{"other pool", "pool: interactive", "pool: batch", "placement.pool"},
+		{"unknown key's line", "standby: 2d", "stanby: 2d", "model.yaml:15: unknown field"},
+		{"nothing", good, "", "is empty"},
+		{"only a comment", good, "# nothing\n", "is empty"},
 		{"infinite", "harm: 1.25", "harm: .inf", "harm"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -54,10 +55,17 @@ func decode(path string, v any) (src []byte, err error) {
 	d := yaml.NewDecoder(bytes.NewReader(src), yaml.Strict())
 	if err := d.Decode(v); err != nil {
 		var le *lineError
-		if errors.As(err, &le) {
-			return src, show(path, src, le)
+		var ye yaml.Error
+		switch {
+		case errors.As(err, &le):
+		case errors.Is(err, io.EOF):
+			return src, fmt.Errorf("%s is empty; llmops init writes a file to begin with", path)
+		case errors.As(err, &ye) && ye.GetToken() != nil:
+			le = &lineError{ye.GetToken().Position.Line, ye.GetMessage()}
+		default:
+			return src, fmt.Errorf("%s: %w", path, err)
 		}
-		return src, fmt.Errorf("%s:%s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
+		return src, show(path, src, le)
 	}
 	return src, nil
 }
