@@ -188,9 +188,9 @@ type Replica struct {
 
 // Status is a job as it stands.
 type Status struct {
-	Job      Job
-	Rev      uint64
-	Replicas []Replica
+	Job      Job       `json:"job"`
+	Rev      uint64    `json:"rev"`
+	Replicas []Replica `json:"replicas"`
 }
 
 // Plan is what applying a job would do. Fits is false when it cannot run, and

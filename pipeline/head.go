@@ -206,7 +206,7 @@ func Runs(ctx context.Context, s fleet.Store) ([]Head, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Head
+	out := make([]Head, 0, len(docs))
 	for _, d := range docs {
 		h, err := Read(ctx, s, strings.TrimPrefix(d.Name, "run/"))
 		if errors.Is(err, fleet.ErrNotFound) {
@@ -340,7 +340,7 @@ func ReadSpec(ctx context.Context, b fleet.Blobs, h Head) (s Spec, err error) {
 
 // Records returns what the finished stages of a run left, in order.
 func Records(ctx context.Context, b fleet.Blobs, h Head) ([]Record, error) {
-	var out []Record
+	out := make([]Record, 0, len(h.Stages))
 	for _, s := range h.Stages {
 		var r Record
 		if err := getJSON(ctx, b, s.Record, &r); err != nil {

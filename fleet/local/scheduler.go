@@ -228,7 +228,7 @@ func (s *Scheduler) Status(ctx context.Context, name string) (fleet.Status, erro
 		return fleet.Status{}, err
 	}
 	j.Name = name
-	st := fleet.Status{Job: j, Rev: rev}
+	st := fleet.Status{Job: j, Rev: rev, Replicas: []fleet.Replica{}}
 	docs, err := s.store.List(ctx, replicaPrefix+name+"/")
 	if err != nil {
 		return fleet.Status{}, err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,7 +53,17 @@ func (e *env) openHome() (*home, error) {
 	if err != nil {
 		return nil, &exitError{exitUsage, err}
 	}
-	return openHome(dir)
+	h, err := openHome(dir)
+	return h, unwritable(err)
+}
+
+// unwritable says what to do when err comes of a state directory that this user
+// cannot write to.
+func unwritable(err error) error {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) {
+		return &exitError{exitUsage, fmt.Errorf("%w; set LLMOPS_HOME to a folder that you may write to", err)}
+	}
+	return err
 }
 
 func openHome(dir string) (*home, error) {
@@ -117,7 +128,7 @@ func (h *home) own(name string) (owner string, release func(), err error) {
 	l := flock.New(filepath.Join(h.dir, "owners", owner), flock.SetPermissions(0o600))
 	ok, err := l.TryLock()
 	if err != nil || !ok {
-		return "", nil, fmt.Errorf("marking this process as owner: %w", err)
+		return "", nil, unwritable(fmt.Errorf("marking this process as owner: %w", err))
 	}
 	return owner, func() { _ = l.Close(); _ = os.Remove(l.Path()) }, nil
 }
@@ -149,7 +160,7 @@ func (e *env) ensureWatch(ctx context.Context, h *home) error {
 	}
 	bin, err := h.copySelf()
 	if err != nil {
-		return err
+		return unwritable(err)
 	}
 	log, err := os.OpenFile(filepath.Join(h.dir, "watch.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
