@@ -1,7 +1,9 @@
 GO ?= go
 RACE := $(shell command -v cc >/dev/null 2>&1 && echo -race)
 
-.PHONY: demo build test faults bench help
+FREIGHT := evals/freight evals/json evals/long-context evals/perplexity evals/canaries traffic
+
+.PHONY: demo build test faults bench generate help
 
 demo: build ## onboard the example model, from its source to live traffic
 	./llmops onboard examples/freight/model.yaml
@@ -24,6 +26,9 @@ faults: build ## kill the driver before and after every intent, and at three sta
 
 bench: ## run every benchmark
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+generate: ## write the example's items and traffic anew
+	@for f in $(FREIGHT); do $(GO) run ./examples/freight/items/cmd/freightgen $$(basename $$f) > examples/freight/$$f.jsonl; done
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
