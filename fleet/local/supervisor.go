@@ -9,8 +9,10 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gofrs/flock"
 
@@ -19,6 +21,9 @@ import (
 
 // ErrSupervised reports that another process supervises the directory.
 var ErrSupervised = errors.New("another process supervises this state directory")
+
+// supervisePatience bounds the wait for the directory's lock.
+const supervisePatience = 100 * time.Millisecond
 
 // errLeave ends keepers without ending their children.
 var errLeave = errors.New("supervisor ends")
@@ -40,13 +45,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 			return fmt.Errorf("preparing state directory: %w", err)
 		}
 	}
-	l := flock.New(filepath.Join(s.Dir, "supervisor.lock"), flock.SetPermissions(0o600))
-	ok, err := l.TryLock()
-	if err != nil {
-		return fmt.Errorf("locking state directory: %w", err)
-	}
-	if !ok {
-		return ErrSupervised
+	l := flock.New(lockFile(s.Dir), flock.SetPermissions(0o600))
+	if err := s.lock(ctx, l); err != nil {
+		return err
 	}
 	defer func() { _ = l.Close() }()
 	if s.Log == nil {
@@ -72,8 +73,49 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	})
 }
 
+// lock takes the directory for this process and leaves its id in the lock's
+// file. Whoever asks whether the lock is held holds it for a moment himself,
+// hence the patience.
+func (s *Supervisor) lock(ctx context.Context, l *flock.Flock) error {
+	ctx, cancel := context.WithTimeout(ctx, supervisePatience)
+	defer cancel()
+	_, err := l.TryLockContext(ctx, lockEvery)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return ErrSupervised
+	}
+	if err != nil {
+		return fmt.Errorf("locking state directory: %w", err)
+	}
+	f, err := os.OpenFile(l.Path(), os.O_WRONLY, 0)
+	if err == nil {
+		// In one write of one width: whoever reads meanwhile sees the old or the new.
+		_, err = fmt.Fprintf(f, "%10d\n", os.Getpid())
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("locking state directory: %w", err), l.Close())
+	}
+	return nil
+}
+
+func lockFile(dir string) string { return filepath.Join(dir, "supervisor.lock") }
+
 // Supervised tells whether a supervisor runs for the state directory dir.
-func Supervised(dir string) bool { return held(filepath.Join(dir, "supervisor.lock")) }
+func Supervised(dir string) bool { return held(lockFile(dir)) }
+
+// SupervisorPID is the process id of the last supervisor of the state directory
+// dir, which may have ended.
+func SupervisorPID(dir string) (int, error) {
+	b, err := os.ReadFile(lockFile(dir))
+	if err != nil {
+		return 0, fmt.Errorf("finding the supervisor: %w", err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || pid < 2 {
+		return 0, fmt.Errorf("finding the supervisor: %s holds %q instead of a process id", lockFile(dir), b)
+	}
+	return pid, nil
+}
 
 // keepers are the goroutines that each look after one replica. Only the
 // supervisor's own goroutine uses the maps.

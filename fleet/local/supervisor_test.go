@@ -234,6 +234,9 @@ func TestOneSupervisor(t *testing.T) {
 	if err := (&Supervisor{Store: s.store, Dir: dir}).Run(t.Context()); !errors.Is(err, ErrSupervised) {
 		t.Errorf("a second supervisor: %v", err)
 	}
+	if pid, err := SupervisorPID(dir); err != nil || pid != os.Getpid() || !Supervised(dir) {
+		t.Errorf("the supervisor is %d, %v", pid, err)
+	}
 	stopAll(t, s, "j")
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -71,12 +72,13 @@ func startWatch(t *testing.T, h *home) {
 	if err := e.ensureWatch(t.Context(), h); err != nil {
 		t.Fatal(err)
 	}
-	b, err := os.ReadFile(h.pidFile())
+	lock := filepath.Join(h.dir, "supervisor.lock")
+	pid, err := os.ReadFile(lock)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.WriteFile(h.pidFile(), b, 0o600); err != nil {
+		if err := os.WriteFile(lock, pid, 0o600); err != nil {
 			t.Error(err)
 		}
 		if err := h.stopWatch(context.Background()); err != nil {

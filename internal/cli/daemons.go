@@ -8,8 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -128,8 +126,6 @@ need it; one runs for each state directory.`,
 	}
 }
 
-func (h *home) pidFile() string { return filepath.Join(h.dir, "watch.pid") }
-
 func (e *env) watch(ctx context.Context, h *home) error {
 	bin, err := os.Executable()
 	if err != nil {
@@ -140,12 +136,6 @@ func (e *env) watch(ctx context.Context, h *home) error {
 		return err
 	}
 	defer release()
-	if h.watched() {
-		return usage("another process watches %s", h.dir)
-	}
-	if err := os.WriteFile(h.pidFile(), strconv.AppendInt(nil, int64(os.Getpid()), 10), 0o600); err != nil {
-		return fmt.Errorf("writing the process id: %w", err)
-	}
 	log := slog.New(slog.NewTextHandler(e.err, nil))
 	err = watch.Run(ctx, watch.Options{
 		Supervisor: &local.Supervisor{Store: h.store, Dir: h.dir, Bin: bin, Env: os.Environ(), Log: log},
@@ -159,7 +149,7 @@ func (e *env) watch(ctx context.Context, h *home) error {
 		},
 	})
 	if errors.Is(err, local.ErrSupervised) {
-		return usage("%w", err)
+		return usage("%s: %w", h.dir, err)
 	}
 	return err
 }

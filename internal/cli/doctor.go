@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"llmops/fleet"
+	"llmops/fleet/local"
 )
 
 const (
@@ -320,11 +321,11 @@ func (h *home) program() (string, error) {
 
 // watchProgram is the file that the background process runs from.
 func (h *home) watchProgram() (string, error) {
-	b, err := os.ReadFile(h.pidFile())
+	pid, err := local.SupervisorPID(h.dir)
 	if err != nil {
 		return "", err
 	}
-	path, err := os.Readlink("/proc/" + string(b) + "/exe")
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil {
 		return "", err
 	}

@@ -146,7 +146,7 @@ func TestDoctorComparesBuilds(t *testing.T) {
 	}
 	// Any other process will do for one that runs another build.
 	sleeper := startProgram(t, "sleep", "60")
-	if err := os.WriteFile(h.pidFile(), []byte(sleeper), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "supervisor.lock"), []byte(sleeper), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if c := doctor(t, dir, exitDone, "--listen", freeAddr(t))["watch"]; c.State != checkWarn || !strings.Contains(c.Do, "llmops down") {

@@ -141,7 +141,7 @@ func TestAnswersOfAnEmptyStateDirectory(t *testing.T) {
 	if r := run(t, home, "down"); r.code != exitDone || r.err != "" {
 		t.Errorf("down of nothing exits %d: %s", r.code, r.err)
 	}
-	if _, err := os.Stat(filepath.Join(home, "watch.pid")); err == nil {
+	if _, err := os.Stat(filepath.Join(home, "supervisor.lock")); err == nil {
 		t.Error("looking around started the background process")
 	}
 }

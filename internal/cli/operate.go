@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -15,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"llmops/fleet"
+	"llmops/fleet/local"
 	"llmops/pipeline"
 	"llmops/serving/route"
 )
@@ -268,24 +267,20 @@ func (e *env) stopJobs(ctx context.Context, h *home) error {
 	return nil
 }
 
+// stopWatch asks the background process to end and waits for it. It asks whoever
+// holds the directory by now: one may be just beginning.
 func (h *home) stopWatch(ctx context.Context) error {
-	if !h.watched() {
-		return nil
-	}
-	b, err := os.ReadFile(h.pidFile())
-	if err != nil {
-		return fmt.Errorf("finding the background process: %w", err)
-	}
-	pid, err := strconv.Atoi(string(b))
-	if err != nil {
-		return fmt.Errorf("finding the background process: %s holds %q", h.pidFile(), b)
-	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stopping the background process: %w", err)
-	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for h.watched() {
+	for asked := 0; h.watched(); {
+		pid, err := local.SupervisorPID(h.dir)
+		if err == nil && pid != asked {
+			asked = pid
+			err = syscall.Kill(pid, syscall.SIGTERM)
+		}
+		if err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("stopping the background process: %w", err)
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
