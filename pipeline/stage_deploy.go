@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"llmops/evidence"
 	"llmops/fleet"
@@ -179,8 +180,12 @@ func stable(ctx context.Context, a *Attempt, out *DeployOutput) error {
 	if err != nil {
 		return err
 	}
+	name := d.Live()
+	if name == out.Candidate.Version.Name && d.Run == a.Run && d.Standby != "" {
+		name = d.Standby // this run has promoted its candidate already
+	}
 	for _, arm := range []Arm{out.Parent, out.Candidate} {
-		if arm.Version.Name == d.Live() {
+		if arm.Version.Name == name {
 			out.Stable = arm
 			return nil
 		}
@@ -190,62 +195,69 @@ func stable(ctx context.Context, a *Attempt, out *DeployOutput) error {
 		return err
 	}
 	for _, v := range vs {
-		if v.Name == d.Live() {
+		if v.Name == name {
 			out.Stable.Version = v
 			return nil
 		}
 	}
-	return fmt.Errorf("the route of %s names version %s, of which nothing is recorded", a.Spec.Name, d.Live())
+	return fmt.Errorf("the route of %s names version %s, of which nothing is recorded", a.Spec.Name, name)
 }
 
-// Abandon takes the candidate of a run that was refused off the fleet: its
-// lease ends and its replicas stop, unless it is the live version. What is
-// replayed as traffic stops too.
+// Abandon takes the candidate of a run that was refused off the fleet: its lease
+// ends, and every version of the alias stops that its route does not name, be it
+// that an interrupted deployment left it. What is replayed as traffic stops too.
 func Abandon(ctx context.Context, a *Attempt) error {
 	if err := stopTraffic(ctx, a); err != nil {
 		return err
 	}
-	var out DeployOutput
-	if err := a.Result(ctx, StageDeploy, &out); errors.Is(err, fleet.ErrNotFound) {
-		return nil
-	} else if err != nil {
-		return err
-	}
 	c := a.control()
 	d, _, err := c.Read(ctx)
-	if err != nil {
+	if err != nil && !errors.Is(err, fleet.ErrNotFound) {
 		return err
 	}
 	if d.Lease != nil && d.Run == a.Run {
 		if err := a.Intent(ctx, "return the leased traffic", nil); err != nil {
 			return err
 		}
-		if _, _, err := c.Change(ctx, func(d route.Doc) (route.Doc, error) { return route.Fallback(d), nil }); err != nil {
+		if d, _, err = c.Change(ctx, func(d route.Doc) (route.Doc, error) { return route.Fallback(d), nil }); err != nil {
 			return err
 		}
 	}
-	v := out.Candidate.Version.Name
-	if v == d.Live() || v == out.Parent.Version.Name || v == d.Standby {
-		return nil
+	vs, err := Versions(ctx, a.Deps.Store, a.Spec.Name)
+	if err != nil {
+		return err
 	}
-	return remove(ctx, a, v)
+	since := a.Deps.Now()
+	for _, v := range vs {
+		if d.Knows(v.Name) {
+			continue
+		}
+		if err := remove(ctx, a, v.Name, since); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // remove stops a version after every router has acknowledged a revision that
-// does not name it, or cannot send to it any more.
-func remove(ctx context.Context, a *Attempt, version string) error {
-	_, rev, err := a.control().Read(ctx)
-	if err != nil {
-		return err
-	}
-	missing, err := a.control().Settle(ctx, rev, a.Deps.Now())
-	if err != nil {
-		return err
-	}
-	if len(missing) > 0 {
-		a.Note("routers %v did not answer; their lease is over", missing)
-	}
+// does not name it, or cannot send to it any more: the route was changed at
+// since or before.
+func remove(ctx context.Context, a *Attempt, version string, since time.Time) error {
 	job := JobName(a.Spec.Name, version)
+	st, err := deploy.Status(ctx, a.Deps.Scheduler, job)
+	if err != nil || st.Rev == 0 && len(st.Replicas) == 0 {
+		return err
+	}
+	_, rev, err := a.control().Read(ctx)
+	if err == nil {
+		var missing []string
+		if missing, err = a.control().Settle(ctx, rev, since); len(missing) > 0 {
+			a.Note("routers %v did not answer; their lease is over", missing)
+		}
+	}
+	if err != nil && !errors.Is(err, fleet.ErrNotFound) {
+		return err
+	}
 	if err := a.Intent(ctx, "stop "+job, nil); err != nil {
 		return err
 	}

@@ -57,14 +57,14 @@ func claimRoute(ctx context.Context, a *Attempt) (uint64, error) {
 	return d.Epoch, err
 }
 
-// arms reads what was deployed. live is nil when the candidate is live already:
-// then there is nothing to compare.
-func arms(ctx context.Context, a *Attempt) (dep DeployOutput, live bool, err error) {
+// arms reads what was deployed and the route. live says that the candidate is
+// live already: then there is nothing to compare.
+func arms(ctx context.Context, a *Attempt) (dep DeployOutput, d route.Doc, live bool, err error) {
 	if err := a.Result(ctx, StageDeploy, &dep); err != nil {
-		return dep, false, err
+		return dep, d, false, err
 	}
-	d, _, err := a.control().Read(ctx)
-	return dep, err == nil && d.Live() == dep.Candidate.Version.Name, err
+	d, _, err = a.control().Read(ctx)
+	return dep, d, err == nil && d.Live() == dep.Candidate.Version.Name, err
 }
 
 // ShadowOutput is what the shadow stage leaves.
@@ -73,7 +73,7 @@ type ShadowOutput struct {
 }
 
 func runShadow(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
-	dep, live, err := arms(ctx, a)
+	dep, _, live, err := arms(ctx, a)
 	if err != nil || live {
 		return alreadyLive(dep), err
 	}
@@ -87,14 +87,40 @@ func runShadow(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	p := canary.ShadowPolicy{Stable: dep.Stable.Version.Name, Candidate: dep.Candidate.Version.Name, Share: a.Spec.Shadow.Share, For: a.Spec.Shadow.For,
 		Max: a.Spec.Canary.Max, SLO: a.Spec.SLO, Same: a.Spec.Change == Infra}
 	began := a.Deps.Now()
-	res, err := canary.Shadow(ctx, a.control(), p, epoch, canary.Hooks{Intent: a.Intent}, func(r canary.ShadowResult) {
+	res, err := canary.Shadow(ctx, a.control(), p, epoch, canary.Hooks{Intent: a.canaryIntent}, func(r canary.ShadowResult) {
 		a.Progress(fmt.Sprintf("%d copies", r.Copies.Total().Done), int64(a.Deps.Now().Sub(began)), int64(p.For))
 	})
+	if lost(err) {
+		return taken(StageShadow, err), nil
+	}
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
 	a.Output(ShadowOutput{res})
 	return res.Verdict, nil
+}
+
+// canaryIntent records an intent of package canary, which knows no runs: to it a
+// run that was taken over is a route that was.
+func (a *Attempt) canaryIntent(ctx context.Context, what string, detail any) error {
+	return asTaken(a.Intent(ctx, what, detail))
+}
+
+func asTaken(err error) error {
+	if errors.Is(err, ErrFenced) {
+		return fmt.Errorf("%w: %w", route.ErrFenced, err)
+	}
+	return err
+}
+
+// lost tells whether a stage ended because somebody else took the route, while
+// the run was still ours.
+func lost(err error) bool { return canary.Fenced(err) && !errors.Is(err, ErrFenced) }
+
+// taken is the verdict of a stage that lost its route: mostly to a rollback, and
+// always a reason to go no further.
+func taken(stage string, why error) evidence.Verdict {
+	return evidence.Check(stage+": the run kept the route", false, 1, "somebody else took the route or rolled back: "+why.Error())
 }
 
 func alreadyLive(dep DeployOutput) evidence.Verdict {
@@ -133,57 +159,77 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// canarySaved is the running canary in the head.
+// canarySaved is the running canary in the head. Epoch is the one that it holds
+// the route under.
 type canarySaved struct {
 	Policy canary.Policy `json:"policy"`
 	State  canary.State  `json:"state"`
+	Epoch  uint64        `json:"epoch"`
+}
+
+// CanaryOutput is what the canary leaves. Epoch is the route's, so that promote
+// can tell whether somebody has changed it since.
+type CanaryOutput struct {
+	canary.Result
+	Epoch uint64 `json:"epoch"`
 }
 
 func runCanary(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
-	dep, live, err := arms(ctx, a)
+	dep, doc, live, err := arms(ctx, a)
 	if err != nil || live {
+		a.Output(CanaryOutput{Epoch: doc.Epoch})
 		return alreadyLive(dep), err
 	}
-	if err := startTraffic(ctx, a); err != nil {
-		return evidence.Verdict{}, err
-	}
-	c := a.control()
 	var saved canarySaved
 	resumed, err := a.Load(&saved)
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
-	if !resumed {
-		saved.Policy = canaryPolicy(a.Spec, a.Opts, dep.Stable.Version.Name, dep.Candidate.Version.Name)
-		if saved.Policy.Slow, err = slowBounds(ctx, c, saved.Policy); err != nil {
+	if resumed && saved.returned(doc) {
+		return taken(StageCanary, errors.New("its lease was ended while nobody drove the run")), nil
+	}
+	if err := startTraffic(ctx, a); err != nil {
+		return evidence.Verdict{}, err
+	}
+	c := a.control()
+	p, now := canaryPolicy(a.Spec, a.Opts, dep.Stable.Version.Name, dep.Candidate.Version.Name), a.Deps.Now().UTC()
+	if resumed {
+		saved.Policy.Guards = p.Guards
+		// What happened while nobody judged is neither baked nor a delay.
+		saved.State.StepAt = saved.State.StepAt.Add(now.Sub(saved.State.Last))
+		saved.State.Last, saved.State.Fresh = now, now
+	} else {
+		if p.Slow, err = slowBounds(ctx, c, p); err != nil {
 			return evidence.Verdict{}, err
 		}
-		saved.State = canary.Begin(saved.Policy, a.Deps.Now().UTC())
-	} else {
-		// What happened while nobody judged is neither baked nor a delay.
-		saved.State.StepAt = saved.State.StepAt.Add(a.Deps.Now().UTC().Sub(saved.State.Last))
-		saved.State.Last, saved.State.Fresh = a.Deps.Now().UTC(), a.Deps.Now().UTC()
+		saved.Policy, saved.State = p, canary.Begin(p, now)
 	}
-	epoch, err := claimRoute(ctx, a)
-	if err != nil {
+	if saved.Epoch, err = claimRoute(ctx, a); err != nil {
 		return evidence.Verdict{}, err
 	}
 	hooks := canary.Hooks{
-		Intent: a.Intent,
-		Save:   func(ctx context.Context, s canary.State) error { return a.Save(ctx, canarySaved{saved.Policy, s}) },
-		Tell:   func(s canary.State, act canary.Action) { tellCanary(a, saved.Policy, s, act) },
+		Intent: a.canaryIntent,
+		Save: func(ctx context.Context, s canary.State) error {
+			return asTaken(a.Save(ctx, canarySaved{saved.Policy, s, saved.Epoch}))
+		},
+		Tell: func(s canary.State, act canary.Action) { tellCanary(a, saved.Policy, s, act) },
 	}
-	res, err := canary.Run(ctx, c, saved.Policy, saved.State, epoch, hooks)
-	if canary.Fenced(err) {
-		v := evidence.Verdict{Claim: "canary: the run kept the route", Outcome: evidence.Fail, N: int(res.State.Requests[1]),
-			Warnings: []string{"somebody else took the route or rolled back: " + err.Error()}}
-		return v, nil
+	res, err := canary.Run(ctx, c, saved.Policy, saved.State, saved.Epoch, hooks)
+	if lost(err) {
+		return taken(StageCanary, err), nil
 	}
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
-	a.Output(res)
+	a.Output(CanaryOutput{res, saved.Epoch})
 	return res.Verdict(), nil
+}
+
+// returned tells whether somebody ended the lease of a canary that nobody drove:
+// they had their reasons, and it is not begun again. A lower epoch is that of a
+// route that was made anew after everything had been taken down.
+func (s *canarySaved) returned(d route.Doc) bool {
+	return s.State.End == nil && d.Lease == nil && d.Epoch > s.Epoch
 }
 
 func tellCanary(a *Attempt, p canary.Policy, s canary.State, act canary.Action) {
@@ -226,43 +272,35 @@ type PromoteOutput struct {
 }
 
 func runPromote(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
-	dep, live, err := arms(ctx, a)
+	dep, _, live, err := arms(ctx, a)
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
-	cand, stable := dep.Candidate, dep.Stable
+	cand := dep.Candidate
 	c := a.control()
-	out := PromoteOutput{Alias: a.Spec.Name, Live: cand.Version.Name, Standby: stable.Version.Name, Until: a.Deps.Now().UTC().Add(a.Spec.Standby)}
+	out := PromoteOutput{Alias: a.Spec.Name, Live: cand.Version.Name, Until: a.Deps.Now().UTC().Add(a.Spec.Standby)}
 	if !live {
-		if err := a.Intent(ctx, "promote "+cand.Version.Name, nil); err != nil {
-			return evidence.Verdict{}, err
-		}
-		_, out.Delivery, err = c.Change(ctx, func(d route.Doc) (route.Doc, error) {
-			if d.Run != a.Run {
-				return d, route.ErrFenced
-			}
-			return route.Promote(d, d.Epoch, cand.Version.Name)
-		})
-		if errors.Is(err, route.ErrFenced) {
-			return evidence.Verdict{Claim: "promote: the run kept the route", Outcome: evidence.Fail, N: 1, Warnings: []string{err.Error()}}, nil
-		}
-		if err != nil {
+		if out.Delivery, err = promote(ctx, a, cand.Version.Name); lost(err) {
+			return taken(StagePromote, err), nil
+		} else if err != nil {
 			return evidence.Verdict{}, err
 		}
 	}
-	_, rev, err := c.Read(ctx)
+	doc, rev, err := c.Read(ctx)
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
-	missing, err := c.Settle(ctx, rev, a.Deps.Now())
+	out.Standby = doc.Standby
+	since := a.Deps.Now()
+	missing, err := c.Settle(ctx, rev, since)
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
 	if err := stopTraffic(ctx, a); err != nil {
 		return evidence.Verdict{}, err
 	}
-	if p := dep.Parent.Version.Name; p != cand.Version.Name && p != stable.Version.Name {
-		if err := remove(ctx, a, p); err != nil {
+	if p := dep.Parent.Version.Name; !doc.Knows(p) {
+		if err := remove(ctx, a, p, since); err != nil {
 			return evidence.Verdict{}, err
 		}
 	}
@@ -270,28 +308,55 @@ func runPromote(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 		return evidence.Verdict{}, err
 	}
 	a.Output(out)
-	return promoted(ctx, a, dep, missing), nil
+	return promoted(ctx, a, out, missing), nil
+}
+
+// promote sends all traffic to the candidate, unless somebody has changed the
+// route since the canary said so.
+func promote(ctx context.Context, a *Attempt, version string) (canary.Delivery, error) {
+	var was CanaryOutput
+	if !a.j.head.approved(StageCanary) {
+		if err := a.Result(ctx, StageCanary, &was); err != nil {
+			return canary.Delivery{}, err
+		}
+	}
+	if err := a.Intent(ctx, "promote "+version, nil); err != nil {
+		return canary.Delivery{}, err
+	}
+	_, delivery, err := a.control().Change(ctx, func(d route.Doc) (route.Doc, error) {
+		epoch := was.Epoch
+		if d.Run != a.Run {
+			return d, route.ErrFenced
+		}
+		if was.Epoch == 0 || d.Epoch < was.Epoch {
+			// A person says so, or the route was made anew after everything had been
+			// taken down.
+			epoch = d.Epoch
+		}
+		return route.Promote(d, epoch, version)
+	})
+	return delivery, err
 }
 
 // promoted asks the live version through the router and the standby directly
 // for a token.
-func promoted(ctx context.Context, a *Attempt, dep DeployOutput, missing []string) evidence.Verdict {
-	through := deploy.Probe(ctx, a.Deps.Listen, a.Spec.Name, dep.Candidate.Version.Name)
-	v := probed("the router answers from "+dep.Candidate.Version.Name, through)
+func promoted(ctx context.Context, a *Attempt, out PromoteOutput, missing []string) evidence.Verdict {
+	through := deploy.Probe(ctx, a.Deps.Listen, a.Spec.Name, out.Live)
+	v := probed("the router answers from "+out.Live, through)
 	acked := evidence.Check("every router follows", len(missing) == 0, 1)
 	if len(missing) > 0 {
 		acked.Warnings = append(acked.Warnings, fmt.Sprintf("routers %v did not acknowledge", missing))
 	}
 	parts := []evidence.Verdict{v, acked}
-	if s := dep.Stable; s.Version.Name != dep.Candidate.Version.Name {
-		st, err := deploy.Status(ctx, a.Deps.Scheduler, JobName(a.Spec.Name, s.Version.Name))
+	if out.Standby != "" {
+		st, err := deploy.Status(ctx, a.Deps.Scheduler, JobName(a.Spec.Name, out.Standby))
 		if err == nil && len(st.Replicas) == 0 {
 			err = errors.New("it has no replicas")
 		}
 		if err == nil {
-			err = deploy.Probe(ctx, st.Replicas[0].Addr, a.Spec.Name, s.Version.Name)
+			err = deploy.Probe(ctx, st.Replicas[0].Addr, a.Spec.Name, out.Standby)
 		}
-		parts = append(parts, probed("standby "+s.Version.Name+" produces a token", err))
+		parts = append(parts, probed("standby "+out.Standby+" produces a token", err))
 	}
 	return evidence.All("the candidate is live and the version before it is ready to take over", parts...)
 }

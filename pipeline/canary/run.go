@@ -18,8 +18,9 @@ const tickEvery = time.Second
 func ppm(share float64) uint32 { return uint32(math.Round(share * route.Million)) }
 
 // Hooks are what a run needs of its host. Intent is called before each change
-// of the route other than a renewal and must return an error when the host has
-// lost the run; Save after each look; Tell with what a reader should know.
+// of the route other than a renewal, Save after each look; an error of theirs is
+// ErrFenced when the host has lost the run. Tell is called with what a reader
+// should know.
 type Hooks struct {
 	Intent func(ctx context.Context, what string, detail any) error
 	Save   func(ctx context.Context, s State) error
@@ -41,70 +42,118 @@ type Result struct {
 // until it promotes, rolls back or gives up; the traffic has then been returned
 // in the latter two cases and is still leased in the first. s may come from an
 // earlier run that was interrupted: its evidence counts on, its lease is
-// granted anew.
+// granted anew unless it had decided.
+//
+// A look that cannot be taken, recorded or acted on is as if it had not been
+// and is taken again: nothing moves meanwhile, and the lease runs out. Run
+// returns the error when the lease has run out.
 func Run(ctx context.Context, c *Control, p Policy, s State, epoch uint64, h Hooks) (Result, error) {
-	res := Result{Policy: p}
-	if err := grant(ctx, c, p, s, epoch, h); err != nil {
-		return res, err
+	r := &runner{c: c, p: p, epoch: epoch, h: h}
+	if s.End == nil {
+		if err := r.grant(ctx, s); err != nil {
+			return Result{Policy: p, State: s}, err
+		}
 	}
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
-	for {
-		o, err := c.Observe(ctx, &p)
-		if err != nil {
-			return res, err
+	for worked := time.Now(); ; {
+		next, a, err := r.look(ctx, s)
+		var d Delivery
+		if err == nil {
+			d, err = r.act(ctx, next, a)
 		}
-		var a Action
-		s, a = Step(s, o, p)
-		if err := h.Save(ctx, s); err != nil {
-			return res, err
+		if err == nil || next.End != nil {
+			s = next // a decision stands, whether or not it could be acted on
 		}
-		h.Tell(s, a)
-		switch a.Kind {
-		case Advance:
-			err = grant(ctx, c, p, s, epoch, h)
-		case Renew:
-			_, _, err = c.Change(ctx, func(d route.Doc) (route.Doc, error) {
-				if d.Lease == nil {
-					return d, route.ErrFenced
-				}
-				return route.Renew(d, epoch, d.Seq+1, a.Reason)
-			})
-		case Promote, Rollback, GiveUp:
-			res.State, res.Kind, res.Guard, res.Reason, res.Decided = s, a.Kind, a.Guard, a.Reason, time.Now().UTC()
-			if a.Kind == Promote {
-				return res, nil
+		switch {
+		case err == nil:
+			worked = time.Now()
+			if a.ends() {
+				return Result{Policy: p, State: s, Kind: a.Kind, Guard: a.Guard, Reason: a.Reason, Decided: time.Now().UTC(), Delivery: d}, nil
 			}
-			if err := h.Intent(ctx, string(a.Kind), a.Reason); err != nil {
-				return res, err
-			}
-			_, res.Delivery, err = c.Change(ctx, func(d route.Doc) (route.Doc, error) { return route.Fallback(d), nil })
-			return res, err
-		}
-		if err != nil {
-			return res, err
+		case ctx.Err() != nil || Fenced(err) || time.Since(worked) > LeaseTTL:
+			return Result{Policy: p, State: s}, err
+		default:
+			held := s
+			held.Note = err.Error()
+			h.Tell(held, Action{Kind: Wait, Reason: held.Note})
 		}
 		select {
 		case <-ctx.Done():
-			return res, ctx.Err()
+			return Result{Policy: p, State: s}, ctx.Err()
 		case <-tick.C:
 		}
 	}
 }
 
+// runner is what stays the same while a canary runs.
+type runner struct {
+	c     *Control
+	p     Policy
+	epoch uint64
+	h     Hooks
+}
+
+// look takes a look and records the state that it led to.
+func (r *runner) look(ctx context.Context, s State) (State, Action, error) {
+	var o Observation
+	if s.End == nil {
+		var err error
+		if o, err = r.c.Observe(ctx, &r.p); err != nil {
+			return s, Action{}, err
+		}
+	}
+	s, a := Step(s, o, r.p)
+	if err := r.h.Save(ctx, s); err != nil {
+		return s, a, err
+	}
+	r.h.Tell(s, a)
+	return s, a, nil
+}
+
+// act does what a look led to.
+func (r *runner) act(ctx context.Context, s State, a Action) (d Delivery, err error) {
+	switch a.Kind {
+	case Advance:
+		return d, r.grant(ctx, s)
+	case Renew:
+		_, d, err = r.c.Change(ctx, func(d route.Doc) (route.Doc, error) {
+			if d.Lease == nil {
+				return d, route.ErrFenced
+			}
+			return route.Renew(d, r.epoch, d.Seq+1, a.Reason)
+		})
+	case Rollback, GiveUp:
+		if err := r.h.Intent(ctx, string(a.Kind), a.Reason); err != nil {
+			return d, err
+		}
+		_, d, err = r.c.Change(ctx, func(d route.Doc) (route.Doc, error) {
+			switch {
+			case d.Epoch == r.epoch:
+				return route.Fallback(d), nil
+			case d.Lease == nil: // somebody was faster
+				return d, nil
+			}
+			return d, route.ErrFenced
+		})
+	}
+	return d, err
+}
+
 // grant leases the weight of the state's step.
-func grant(ctx context.Context, c *Control, p Policy, s State, epoch uint64, h Hooks) error {
+func (r *runner) grant(ctx context.Context, s State) error {
+	p := &r.p
 	w := ppm(p.Steps[s.Step].Weight)
-	if err := h.Intent(ctx, fmt.Sprintf("lease %g%% to %s", float64(w)/1e4, p.Candidate), map[string]any{"step": s.Step, "epoch": epoch}); err != nil {
+	if err := r.h.Intent(ctx, fmt.Sprintf("lease %g%% to %s", float64(w)/1e4, p.Candidate), map[string]any{"step": s.Step, "epoch": r.epoch}); err != nil {
 		return err
 	}
-	_, _, err := c.Change(ctx, func(d route.Doc) (route.Doc, error) {
+	_, _, err := r.c.Change(ctx, func(d route.Doc) (route.Doc, error) {
 		shares := map[string]uint32{p.Candidate: w, p.Stable: route.Million - w}
 		splits := []route.Split{{Shares: shares}}
 		if p.Zone != "" {
 			splits = append([]route.Split{{Zone: p.Zone, Shares: shares}}, route.All(p.Stable)...)
 		}
-		return route.Grant(d, epoch, route.Lease{Intent: route.Intent{Splits: splits}, TTL: LeaseTTL, Seen: s.seen()})
+		return route.Grant(d, r.epoch, route.Lease{Intent: route.Intent{Splits: splits}, TTL: LeaseTTL, Seen: s.seen()})
 	})
 	return err
 }

@@ -31,10 +31,13 @@ const (
 
 // Action is what Step wants done, and why.
 type Action struct {
-	Kind   Kind
-	Guard  string // of a rollback
-	Reason string
+	Kind   Kind   `json:"kind"`
+	Guard  string `json:"guard,omitempty"` // of a rollback
+	Reason string `json:"reason"`
 }
+
+// ends tells whether nothing comes after the action.
+func (a Action) ends() bool { return a.Kind == Promote || a.Kind == Rollback || a.Kind == GiveUp }
 
 // Guard is the evidence of one guard over all steps.
 type Guard struct {
@@ -71,6 +74,7 @@ type State struct {
 	Stride   int                `json:"stride,omitempty"`
 	Looks    int                `json:"looks"`
 	Note     string             `json:"note,omitempty"` // why the bake stands still
+	End      *Action            `json:"end,omitempty"`  // what was decided in the end
 }
 
 // Begin is the state before the first look.
@@ -88,9 +92,20 @@ func Begin(p Policy, now time.Time) State {
 }
 
 // Step takes one look into account. It keeps neither s's maps nor its slices,
-// so an earlier state stays what it was.
+// so an earlier state stays what it was. What was decided in the end stays
+// decided.
 func Step(s State, o Observation, p Policy) (State, Action) {
-	s = s.clone()
+	if s.End != nil {
+		return s, *s.End
+	}
+	s, a := step(s.clone(), o, p)
+	if a.ends() {
+		s.End = &a
+	}
+	return s, a
+}
+
+func step(s State, o Observation, p Policy) (State, Action) {
 	fresh := s.add(o, p)
 	dt := min(max(0, o.At.Sub(s.Last)), maxTick)
 	s.Last = o.At
@@ -109,19 +124,19 @@ func Step(s State, o Observation, p Policy) (State, Action) {
 	if s.Note == "" {
 		s.Healthy += dt
 	}
-	step := p.Steps[s.Step]
+	now := p.Steps[s.Step]
 	last := s.Step == len(p.Steps)-1
-	baked := s.Healthy >= step.Bake && s.Chosen[1] >= minRequests
+	baked := s.Healthy >= now.Bake && s.Chosen[1] >= minRequests
 	switch {
 	case baked && !last:
 		s.Step++
 		s.StepAt, s.Healthy, s.Chosen = o.At, 0, [2]uint64{}
 		s.Renewed = o.At
-		return s, Action{Kind: Advance, Reason: fmt.Sprintf("healthy for %v at %g%%", step.Bake, 100*step.Weight)}
+		return s, Action{Kind: Advance, Reason: fmt.Sprintf("healthy for %v at %g%%", now.Bake, 100*now.Weight)}
 	case baked && s.safe(p):
 		return s, Action{Kind: Promote, Reason: "every guard is shown safe"}
-	case o.At.Sub(s.StepAt) > time.Duration(p.Max*float64(step.Bake)):
-		return s, Action{Kind: GiveUp, Reason: "not decided in " + time.Duration(p.Max*float64(step.Bake)).String() + ": " + s.lacks(p)}
+	case o.At.Sub(s.StepAt) > time.Duration(p.Max*float64(now.Bake)):
+		return s, Action{Kind: GiveUp, Reason: "not decided in " + time.Duration(p.Max*float64(now.Bake)).String() + ": " + s.lacks(p)}
 	case o.At.Sub(s.Fresh) > LeaseTTL:
 		return s, Action{Kind: GiveUp, Reason: fmt.Sprintf("no outcome of both versions for %v", LeaseTTL)}
 	case fresh && o.At.Sub(s.Renewed) >= RenewEvery-time.Second:
