@@ -45,6 +45,19 @@ func (c *Control) Read(ctx context.Context) (route.Doc, uint64, error) {
 	return doc, d.Rev, err
 }
 
+// holds is nil while the controller of epoch has its lease: a rollback is seen at
+// the next look and not only when something is to be written.
+func (c *Control) holds(ctx context.Context, epoch uint64) error {
+	d, _, err := c.Read(ctx)
+	switch {
+	case err != nil && !errors.Is(err, fleet.ErrNotFound):
+		return fmt.Errorf("reading the route of %s: %w", c.Alias, err)
+	case d.Epoch != epoch || d.Lease == nil:
+		return fmt.Errorf("the route of %s is at epoch %d, not %d: %w", c.Alias, d.Epoch, epoch, route.ErrFenced)
+	}
+	return nil
+}
+
 // Change applies a transition under compare-and-set, pushes the result to every
 // router and reads it back once. The document is empty when there is none yet.
 func (c *Control) Change(ctx context.Context, fn func(route.Doc) (route.Doc, error)) (route.Doc, Delivery, error) {
@@ -68,63 +81,87 @@ func (c *Control) Change(ctx context.Context, fn func(route.Doc) (route.Doc, err
 		if err != nil {
 			return old, Delivery{}, fmt.Errorf("writing the route of %s: %w", c.Alias, err)
 		}
-		d, err := c.push(ctx, rev, next)
-		return next, d, err
+		return next, c.push(ctx, rev, next), nil
 	}
 }
 
-func (c *Control) push(ctx context.Context, rev uint64, doc route.Doc) (Delivery, error) {
+// push hands the revision to all routers. The write is done by then, so routers
+// that cannot even be listed are missing, and no error.
+func (c *Control) push(ctx context.Context, rev uint64, doc route.Doc) Delivery {
+	began := time.Now()
+	d := Delivery{Rev: rev}
+	var mu sync.Mutex // guards d.Took
+	var err error
+	d.Acked, d.Missing, err = c.each(ctx, func(ctx context.Context, _ string, a *route.Admin) error {
+		st, err := a.Push(ctx, rev, doc)
+		if err == nil {
+			err = behind(st, rev)
+		}
+		if err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			d.Took = max(d.Took, time.Since(began))
+		}
+		return err
+	})
+	if err != nil {
+		d.Missing = []string{"all: " + err.Error()}
+	}
+	return d
+}
+
+// behind is an error when a router has not come to rev yet.
+func behind(st route.State, rev uint64) error {
+	if st.Rev < rev {
+		return fmt.Errorf("router %s is at revision %d, before %d", st.Router, st.Rev, rev)
+	}
+	return nil
+}
+
+// each asks all routers at once, none for longer than pushWait.
+func (c *Control) each(ctx context.Context, ask func(ctx context.Context, name string, a *route.Admin) error) (acked, missing []string, err error) {
 	routers, err := c.Routers(ctx)
 	if err != nil {
-		return Delivery{Rev: rev}, fmt.Errorf("listing routers: %w", err)
+		return nil, nil, fmt.Errorf("listing routers: %w", err)
 	}
-	began := time.Now()
-	var mu sync.Mutex // guards d
-	d := Delivery{Rev: rev}
+	var mu sync.Mutex // guards acked and missing
 	var wg sync.WaitGroup
 	for name, admin := range routers {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, pushWait)
 			defer cancel()
-			st, err := admin.Push(ctx, rev, doc)
+			err := ask(ctx, name, admin)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil || st.Rev < rev {
-				d.Missing = append(d.Missing, name)
+			if err != nil {
+				missing = append(missing, name)
 				return
 			}
-			d.Acked = append(d.Acked, name)
-			d.Took = max(d.Took, time.Since(began))
+			acked = append(acked, name)
 		})
 	}
 	wg.Wait()
-	slices.Sort(d.Acked)
-	slices.Sort(d.Missing)
-	return d, nil
+	slices.Sort(acked)
+	slices.Sort(missing)
+	return acked, missing, nil
 }
 
 // Settle waits until every router has acknowledged revision rev or a later one,
-// is gone, or has outlived its lease, which ends LeaseTTL after since.
+// is gone, or has outlived its lease, which ends LeaseTTL after since. It
+// returns those that did not acknowledge.
 func (c *Control) Settle(ctx context.Context, rev uint64, since time.Time) (missing []string, err error) {
 	tick := time.NewTicker(settleEvery)
 	defer tick.Stop()
 	for {
-		routers, err := c.Routers(ctx)
-		if err != nil {
-			return nil, err
-		}
-		missing = missing[:0]
-		for name, admin := range routers {
-			actx, cancel := context.WithTimeout(ctx, pushWait)
-			st, err := admin.State(actx, c.Alias)
-			cancel()
-			if err != nil || st.Rev < rev {
-				missing = append(missing, name)
+		_, missing, err := c.each(ctx, func(ctx context.Context, _ string, a *route.Admin) error {
+			st, err := a.State(ctx, c.Alias)
+			if err == nil {
+				err = behind(st, rev)
 			}
-		}
-		if len(missing) == 0 || time.Since(since) > LeaseTTL {
-			slices.Sort(missing)
-			return missing, nil
+			return err
+		})
+		if err != nil || len(missing) == 0 || time.Since(since) > LeaseTTL {
+			return missing, err
 		}
 		select {
 		case <-ctx.Done():
@@ -150,28 +187,16 @@ func (c *Control) Observe(ctx context.Context, p *Policy) (Observation, error) {
 
 // Reports asks every router for its report, all at once.
 func (c *Control) Reports(ctx context.Context) (reports map[string]route.Report, missing []string, err error) {
-	routers, err := c.Routers(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("listing routers: %w", err)
-	}
 	reports = map[string]route.Report{}
-	var mu sync.Mutex // guards reports and missing
-	var wg sync.WaitGroup
-	for name, admin := range routers {
-		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, pushWait)
-			defer cancel()
-			r, err := admin.Report(ctx, c.Alias)
+	var mu sync.Mutex // guards reports
+	_, missing, err = c.each(ctx, func(ctx context.Context, name string, a *route.Admin) error {
+		r, err := a.Report(ctx, c.Alias)
+		if err == nil {
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				missing = append(missing, name)
-				return
-			}
 			reports[name] = r
-		})
-	}
-	wg.Wait()
-	slices.Sort(missing)
-	return reports, missing, nil
+		}
+		return err
+	})
+	return reports, missing, err
 }

@@ -98,8 +98,11 @@ type runner struct {
 func (r *runner) look(ctx context.Context, s State) (State, Action, error) {
 	var o Observation
 	if s.End == nil {
-		var err error
-		if o, err = r.c.Observe(ctx, &r.p); err != nil {
+		err := r.c.holds(ctx, r.epoch)
+		if err == nil {
+			o, err = r.c.Observe(ctx, &r.p)
+		}
+		if err != nil {
 			return s, Action{}, err
 		}
 	}

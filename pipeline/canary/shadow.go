@@ -66,6 +66,9 @@ func Shadow(ctx context.Context, c *Control, p ShadowPolicy, epoch uint64, h Hoo
 			return res, ctx.Err()
 		case <-tick.C:
 		}
+		if err := c.holds(ctx, epoch); err != nil {
+			return res, err
+		}
 		if err := res.look(ctx, c, before); err != nil {
 			return res, err
 		}
