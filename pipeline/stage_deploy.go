@@ -223,11 +223,16 @@ func Abandon(ctx context.Context, a *Attempt) error {
 			return err
 		}
 	}
+	return sweep(ctx, a, d, a.Deps.Now())
+}
+
+// sweep takes every version of the alias off the fleet that its route d, which
+// was written at since or before, does not name.
+func sweep(ctx context.Context, a *Attempt, d route.Doc, since time.Time) error {
 	vs, err := Versions(ctx, a.Deps.Store, a.Spec.Name)
 	if err != nil {
 		return err
 	}
-	since := a.Deps.Now()
 	for _, v := range vs {
 		if d.Knows(v.Name) {
 			continue

@@ -299,10 +299,8 @@ func runPromote(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := stopTraffic(ctx, a); err != nil {
 		return evidence.Verdict{}, err
 	}
-	if p := dep.Parent.Version.Name; !doc.Knows(p) {
-		if err := remove(ctx, a, p, since); err != nil {
-			return evidence.Verdict{}, err
-		}
+	if err := sweep(ctx, a, doc, since); err != nil {
+		return evidence.Verdict{}, err
 	}
 	if err := keepStandby(ctx, a, out); err != nil {
 		return evidence.Verdict{}, err
