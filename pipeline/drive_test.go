@@ -115,6 +115,11 @@ func TestDriveWalksTheStages(t *testing.T) {
 	if err != nil || uint64(len(entries)) != h.Seq || entries[0].Kind != "claim" || entries[len(entries)-1].Kind != "end" {
 		t.Errorf("journal %v, %v", entries, err)
 	}
+	for _, e := range entries {
+		if e.Owner != "test" {
+			t.Errorf("nobody is on record for %+v", e)
+		}
+	}
 
 	// A later run with the same source finds the artefact.
 	w.ran = nil

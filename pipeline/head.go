@@ -16,8 +16,14 @@ import (
 	"llmops/fleet"
 )
 
-// maxState bounds the state of a running stage within the head, in bytes.
-const maxState = 32 << 10
+const (
+	// maxState bounds the state of a running stage within the head, in bytes.
+	maxState = 32 << 10
+	// maxReason bounds a reason within the head, in bytes; the journal has all of
+	// it. At six bytes each, which is the most that JSON makes of one, the reasons
+	// of an error and of an approval of every gate fit beside the state.
+	maxReason = 300
+)
 
 // RunState is where a run stands.
 type RunState string
@@ -243,13 +249,22 @@ func change(ctx context.Context, s fleet.Store, run string, fn func(*Head) error
 }
 
 // Approve records that by lets the run go on past a gate that did not pass.
-// The run can then be driven again.
+// The run can then be driven again. It must be the alias's latest: two runs would
+// move the same traffic.
 func Approve(ctx context.Context, d Deps, run, gate, by, reason string) error {
 	return change(ctx, d.Store, run, func(h *Head) error {
+		last, err := d.Store.Get(ctx, lastName(h.Alias))
+		if err != nil {
+			return err
+		}
 		s := h.stage(gate)
 		switch {
 		case reason == "":
 			return errors.New("an approval needs a reason")
+		case len(reason) > maxReason:
+			return fmt.Errorf("the reason has %d bytes, want at most %d", len(reason), maxReason)
+		case string(last.Body) != run:
+			return fmt.Errorf("run %s of %s is newer: approve that one, or onboard the model file of this one again", last.Body, h.Alias)
 		case s == nil:
 			return fmt.Errorf("run %s has no verdict of %s to override", run, gate)
 		case s.Outcome == evidence.Pass:
@@ -319,6 +334,8 @@ func Rewind(ctx context.Context, d Deps, run, from string) error {
 		h.Stages = slices.DeleteFunc(h.Stages, func(s StageHead) bool {
 			return slices.IndexFunc(d.Stages, func(x Stage) bool { return x.Name == s.Name }) >= at
 		})
+		// What was approved are those verdicts, not the ones to come.
+		h.Approved = slices.DeleteFunc(h.Approved, func(p Approval) bool { return h.stage(p.Gate) == nil })
 		h.Stage, h.Attempt = "", nil
 		h.Epoch++
 		return nil

@@ -2,11 +2,13 @@ package pipeline
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"llmops/fleet"
@@ -93,7 +95,8 @@ func (j *Journal) fence(ctx context.Context) (fenced context.Context, stop func(
 
 // append puts the entry's blob, then moves the head to it.
 func (j *Journal) append(ctx context.Context, e Entry) error {
-	e.Prev, e.Seq, e.Epoch, e.Owner, e.At = j.head.Last, j.head.Seq+1, j.head.Epoch, j.head.Owner, j.d.Now().UTC()
+	e.Prev, e.Seq, e.Epoch, e.At = j.head.Last, j.head.Seq+1, j.head.Epoch, j.d.Now().UTC()
+	e.Owner = cmp.Or(e.Owner, j.head.Owner)
 	digest, err := putJSON(ctx, j.d.Blobs, e)
 	if err != nil {
 		return fmt.Errorf("writing the journal: %w", err)
@@ -128,11 +131,19 @@ func (j *Journal) move(ctx context.Context) error {
 // release lets go of the run, so that the next claim need not wait for this
 // process to end.
 func (j *Journal) release(ctx context.Context, state RunState, reason string) error {
-	j.head.State, j.head.Reason = state, reason
-	if state != Running {
-		j.head.Owner = ""
+	e := Entry{Kind: "end", Owner: j.head.Owner, What: string(state), Detail: mustJSON(reason)}
+	j.head.State, j.head.Reason, j.head.Owner = state, brief(reason), ""
+	return j.append(ctx, e)
+}
+
+// brief is what of a reason goes into the head.
+func brief(reason string) string {
+	if len(reason) <= maxReason {
+		return reason
 	}
-	return j.append(ctx, Entry{Kind: "end", What: string(state), Detail: mustJSON(reason)})
+	// The end of a chain of errors is its cause.
+	const half = maxReason / 2
+	return strings.ToValidUTF8(reason[:half], "") + " … " + strings.ToValidUTF8(reason[len(reason)-half:], "")
 }
 
 // Entries returns the journal of a run, oldest first.
