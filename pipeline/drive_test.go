@@ -1,10 +1,14 @@
 package pipeline
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -270,5 +274,42 @@ func TestStateBound(t *testing.T) {
 	}
 	if err := a.Save(t.Context(), "small"); err != nil {
 		t.Error(err)
+	}
+}
+
+// What the chain holds cannot be changed unseen.
+func TestJournalIsTamperEvident(t *testing.T) {
+	d, w := testDeps(t), &world{effects: map[string]int{}}
+	d.Stages = w.stages(evidence.Pass)
+	run := begin(t, d, "here")
+	if _, err := drive(t, d, run, ""); err != nil {
+		t.Fatal(err)
+	}
+	h, err := Read(t.Context(), d.Store, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, digest := range map[string]string{"entry": h.Last, "record": h.Stages[2].Record} {
+		hex := strings.TrimPrefix(digest, "sha256:")
+		path := filepath.Join(d.Dir, "blobs", hex[:2], hex)
+		was, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := bytes.Replace(was, []byte(`"o`), []byte(`"p`), 1)
+		if bytes.Equal(was, changed) {
+			t.Fatalf("nothing to change in %s", was)
+		}
+		if err := os.WriteFile(path, changed, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err1 := Entries(t.Context(), d.Blobs, h)
+		_, err2 := Records(t.Context(), d.Blobs, h)
+		if err := errors.Join(err1, err2); err == nil || !strings.Contains(err.Error(), digest) {
+			t.Errorf("a changed %s was read: %v", what, err)
+		}
+		if err := os.WriteFile(path, was, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

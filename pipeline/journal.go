@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"llmops/fleet"
+	"llmops/model"
 )
 
 // fenceRetry is the pause before a broken watch of the head is begun again.
@@ -176,6 +177,9 @@ func getJSON(ctx context.Context, b fleet.Blobs, digest string, v any) error {
 	body, err := io.ReadAll(r)
 	if err := errors.Join(err, r.Close()); err != nil {
 		return err
+	}
+	if now := model.DigestOf(body); string(now) != digest {
+		return fmt.Errorf("blob %s was changed and holds %s now; restore it", digest, now)
 	}
 	return json.Unmarshal(body, v)
 }
