@@ -99,6 +99,10 @@ func up(ctx context.Context, a *Attempt, v Version, e Engine) (Arm, error) {
 	return Arm{Version: v, Ready: ready}, nil
 }
 
+// MaxRouters is how many routers a run may have: what each has counted is in the
+// state of a canary, which must fit the head.
+const MaxRouters = 8
+
 // routers brings the fleet's routers up. A router that is there stays as it is.
 func routers(ctx context.Context, a *Attempt) error {
 	for i := range max(1, a.Opts.Routers) {

@@ -226,10 +226,11 @@ func runCanary(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 }
 
 // returned tells whether somebody ended the lease of a canary that nobody drove:
-// they had their reasons, and it is not begun again. A lower epoch is that of a
-// route that was made anew after everything had been taken down.
+// they had their reasons, and it is not begun again. Before the first look there
+// may not have been one. A lower epoch is that of a route that was made anew
+// after everything had been taken down.
 func (s *canarySaved) returned(d route.Doc) bool {
-	return s.State.End == nil && d.Lease == nil && d.Epoch > s.Epoch
+	return s.State.End == nil && s.State.Looks > 0 && d.Lease == nil && d.Epoch > s.Epoch
 }
 
 func tellCanary(a *Attempt, p canary.Policy, s canary.State, act canary.Action) {

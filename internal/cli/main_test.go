@@ -73,7 +73,7 @@ func TestUsage(t *testing.T) {
 		{"onboard no-such.yaml", "no-such.yaml"},
 		{"onboard --until lunch " + model, `no stage is called "lunch"; the stages are download, quantise`},
 		{"onboard --from lunch " + model, `no stage is called "lunch"`},
-		{"onboard --routers 0 " + model, "--routers is 0, want 1 to 16"},
+		{"onboard --routers 0 " + model, "--routers is 0, want 1 to 8"},
 		{"onboard --routers x " + model, "--routers"},
 		{"onboard --rollback-on ttfb " + model, "--rollback-on ttfb: want ttft, tpot"},
 		{"onboard --only " + model, "--only needs --rollback-on"},

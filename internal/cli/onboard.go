@@ -106,8 +106,8 @@ func (f *onboardFlags) check() error {
 			return usage("no stage is called %q; the stages are %s", s, stageNames())
 		}
 	}
-	if f.routers < 1 || f.routers > 16 {
-		return usage("--routers is %d, want 1 to 16", f.routers)
+	if f.routers < 1 || f.routers > pipeline.MaxRouters {
+		return usage("--routers is %d, want 1 to %d", f.routers, pipeline.MaxRouters)
 	}
 	return f.guards.check()
 }
