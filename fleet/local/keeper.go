@@ -213,6 +213,11 @@ func (k *keeper) launch() (*process, error) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait(); close(done) }()
+	// Should this supervisor die before the document is written, the next finds
+	// the process by this.
+	if _, err := fmt.Fprintln(token, cmd.Process.Pid); err != nil {
+		k.s.Log.Error("writing nonce", "replica", k.id, "err", err)
+	}
 	k.rep.Nonce, k.rep.PID, k.rep.Addr, k.rep.Spec = nonce, cmd.Process.Pid, addr, specOf(k.group)
 	k.note(context.Background(), fleet.Running, "")
 	return &process{pid: cmd.Process.Pid, lock: token.Name(), done: done}, nil
@@ -304,9 +309,13 @@ func (k *keeper) stop(ctx context.Context, p *process) {
 // terminate asks the process to end and kills it, with what it started, when
 // its grace is over.
 func (k *keeper) terminate(p *process) {
-	_ = syscall.Kill(p.pid, syscall.SIGTERM)
 	t := time.NewTimer(orDefault(k.group.Grace, defaultGrace))
 	defer t.Stop()
+	select {
+	case <-p.done: // its id may be another's by now
+	default:
+		_ = syscall.Kill(p.pid, syscall.SIGTERM)
+	}
 	select {
 	case <-p.done:
 	case <-t.C:
@@ -316,7 +325,12 @@ func (k *keeper) terminate(p *process) {
 	k.forget(p)
 }
 
-func (k *keeper) forget(p *process) { _ = os.Remove(p.lock) }
+// forget clears up after a process that is gone. What it had started is in its
+// process group and goes, too.
+func (k *keeper) forget(p *process) {
+	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+	_ = os.Remove(p.lock)
+}
 
 // note writes the replica's state down unless the store has it so. What could
 // not be written is written by a later call.

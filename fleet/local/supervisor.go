@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -55,7 +56,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 	k := &keepers{s: s, all: map[string]*keeper{}, ending: map[string]*keeper{}}
 	defer k.leave()
-	if err := k.orphans(ctx); err != nil {
+	if err := errors.Join(s.strays(ctx), k.orphans(ctx)); err != nil {
 		return err
 	}
 	return s.Store.Watch(ctx, jobPrefix, func(d fleet.Doc) error {
@@ -165,14 +166,18 @@ func (k *keepers) start(ctx context.Context, id string, g fleet.Group) {
 	kctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	kp := &keeper{s: k.s, id: id, group: g, end: end, gone: make(chan struct{})}
 	k.all[id] = kp
-	before := k.ending[id]
-	delete(k.ending, id)
+	k.tend(kctx, kp)
+}
+
+func (k *keepers) tend(ctx context.Context, kp *keeper) {
+	before := k.ending[kp.id]
+	delete(k.ending, kp.id)
 	k.wg.Go(func() {
 		defer close(kp.gone)
 		if before != nil {
 			<-before.gone
 		}
-		kp.run(kctx)
+		kp.run(ctx)
 	})
 }
 
@@ -196,10 +201,72 @@ func (k *keepers) orphans(ctx context.Context) error {
 		} else if keeps {
 			continue
 		}
-		k.start(ctx, id, fleet.Group{Grace: defaultGrace})
-		k.all[id].end(errStopped)
-		k.ending[id] = k.all[id]
-		delete(k.all, id)
+		// Its keeper is at its end before it begins: it has nothing to start.
+		kctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
+		end(errStopped)
+		kp := &keeper{s: k.s, id: id, group: fleet.Group{Grace: defaultGrace}, end: end, gone: make(chan struct{})}
+		k.tend(kctx, kp)
+		k.ending[id] = kp
+	}
+	return nil
+}
+
+// strays ends the children that no document names, because a supervisor died
+// between starting them and writing them down, and removes the nonces of
+// children that are gone. Nobody was told of a stray, so it serves nobody.
+func (s *Supervisor) strays(ctx context.Context) error {
+	files, err := os.ReadDir(filepath.Join(s.Dir, "nonces"))
+	if err != nil {
+		return fmt.Errorf("looking for what was left running: %w", err)
+	}
+	named := map[string]bool{}
+	docs, err := s.Store.List(ctx, replicaPrefix)
+	if err != nil {
+		return err
+	}
+	for _, d := range docs {
+		r, _, err := readReplica(ctx, s.Store, strings.TrimPrefix(d.Name, replicaPrefix))
+		if err != nil && !errors.Is(err, fleet.ErrNotFound) {
+			return err
+		}
+		named[r.Nonce] = true
+	}
+	for _, f := range files {
+		path := filepath.Join(s.Dir, "nonces", f.Name())
+		if held(path) {
+			if named[f.Name()] {
+				continue
+			}
+			if err := s.kill(ctx, path); err != nil {
+				s.Log.Error("ending what nobody wrote down", "nonce", f.Name(), "err", err)
+				continue
+			}
+		}
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("clearing up: %w", err)
+		}
+	}
+	return nil
+}
+
+// kill ends the process that holds the nonce at path, and what it started.
+func (s *Supervisor) kill(ctx context.Context, path string) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || pid <= 1 {
+		return fmt.Errorf("%s names no process", path)
+	}
+	if err := syscall.Kill(-pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("killing process %d: %w", pid, err)
+	}
+	s.Log.Warn("ended what nobody wrote down", "pid", pid)
+	for deadline := time.Now().Add(defaultGrace); held(path); {
+		if time.Now().After(deadline) || !waitFor(ctx, eagerInterval) {
+			return fmt.Errorf("process %d does not end", pid)
+		}
 	}
 	return nil
 }

@@ -15,15 +15,26 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"llmops/fleet"
 	"llmops/fleet/fleettest"
 )
 
 // TestMain lets the test binary be the replicas' program: LLMOPS_TEST_SERVE is
-// the address to serve, LLMOPS_TEST_END ends it at once.
+// the address to serve, LLMOPS_TEST_LOCK a file to lock for good, LLMOPS_TEST_END
+// ends it at once.
 func TestMain(m *testing.M) {
 	if addr := os.Getenv("LLMOPS_TEST_SERVE"); addr != "" {
 		serve(addr)
+	}
+	if path := os.Getenv("LLMOPS_TEST_LOCK"); path != "" {
+		l := flock.New(path)
+		if err := l.Lock(); err != nil {
+			os.Exit(1)
+		}
+		_ = os.WriteFile(path+".held", nil, 0o600)
+		select {}
 	}
 	if os.Getenv("LLMOPS_TEST_END") != "" {
 		fmt.Println("no weights here")
@@ -168,6 +179,65 @@ func TestTakeOver(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(dir, "nonces", "*"))
 	if len(left) > 0 {
 		t.Errorf("nonces left: %v", left)
+	}
+}
+
+// A supervisor that is killed right after it started a child has not written
+// down whose it is: the next one ends it, since it may sit on the replica's
+// address, and clears away what else was left.
+func TestChildThatNobodyWroteDown(t *testing.T) {
+	dir := t.TempDir()
+	s, end := machine(t, dir)
+	g := serving("main")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Addr = l.Addr().String()
+	_ = l.Close()
+	if _, err := s.Apply(t.Context(), fleet.Job{Name: "j", Groups: []fleet.Group{g}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	before := fleettest.Await(t, s, "j", one).Replicas[0]
+	end()
+	doc, err := s.store.Get(t.Context(), replicaPrefix+before.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.store.Delete(t.Context(), doc.Name, doc.Rev); err != nil {
+		t.Fatal(err)
+	}
+	stale := filepath.Join(dir, "nonces", "0123456789abcdef")
+	if err := os.WriteFile(stale, []byte("1\n"), 0o600); err != nil { // of a child that is gone
+		t.Fatal(err)
+	}
+	s, _ = machine(t, dir)
+	now := fleettest.Await(t, s, "j", one).Replicas[0]
+	if now.Starts != 1 || now.Nonce == before.Nonce {
+		t.Errorf("replica %+v after %+v", now, before)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "nonces", "*")); len(left) != 1 || filepath.Base(left[0]) != now.Nonce {
+		t.Errorf("nonces left: %v", left)
+	}
+	stopAll(t, s, "j")
+}
+
+// What a replica's process started ends with it.
+func TestNothingOutlivesItsReplica(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := machine(t, dir)
+	path := filepath.Join(dir, "worker")
+	g := fleet.Group{Name: "main", Count: 1, Env: map[string]string{"LLMOPS_TEST_LOCK": path},
+		Argv: []string{"/bin/sh", "-c", `"$0" & while [ ! -e "$LLMOPS_TEST_LOCK.held" ]; do :; done; exit 1`, "${LLMOPS_BIN}"}}
+	if _, err := s.Apply(t.Context(), fleet.Job{Name: "j", Groups: []fleet.Group{g}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	fleettest.Await(t, s, "j", func(st fleet.Status) bool { return len(st.Replicas) == 1 && st.Replicas[0].State == fleet.Failed })
+	stopAll(t, s, "j")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if ok, err := flock.New(path).TryLockContext(ctx, lockEvery); !ok {
+		t.Errorf("the worker is still there: %v", err)
 	}
 }
 
