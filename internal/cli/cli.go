@@ -146,6 +146,7 @@ proves every step with evidence, and takes it back when live signals say so.
 		&cobra.Group{ID: groupDaemon, Title: "Daemons:"},
 	)
 	c.SetHelpCommand(&cobra.Command{Hidden: true, Use: "no-help"})
+	c.SetHelpCommandGroupID(groupPlan)
 	c.AddCommand(commands(e)...)
 	wrapArgs(c)
 	return c

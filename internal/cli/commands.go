@@ -6,7 +6,7 @@ import (
 	"llmops/pipeline"
 )
 
-// commands lists what a user can type, in the order of the help.
+// commands lists what a user can type. The help sorts each group by name.
 func commands(e *env) []*cobra.Command {
 	return []*cobra.Command{
 		in(groupOnboard, newOnboardCmd(e)),
