@@ -14,12 +14,18 @@ import (
 	"strings"
 	"time"
 
+	"llmops/fleet"
 	"llmops/pipeline"
+	"llmops/serving/embedded"
 	"llmops/serving/slo"
 )
 
 // Guards are what a canary can be rolled back on.
 var Guards = []string{"ttft", "tpot", "errors", "refusals"}
+
+// maxName leaves room in the names of documents and replicas, which begin and
+// end with more.
+const maxName = 96
 
 // Schemes are the quantisation schemes that are built.
 var Schemes = []string{"none", "fp8-dynamic", "int4"}
@@ -119,12 +125,20 @@ func (f *file) spec(r *reader) pipeline.Spec {
 		Traffic:   f.traffic(r, dir),
 		SLO:       f.slo(r),
 		Eval:      f.eval(r, dir),
-		Shadow:    pipeline.Shadow{Share: r.share("shadow.share", f.Shadow.Share, 0.05), For: r.duration("shadow.for", f.Shadow.For, 7*24*time.Hour)},
+		Shadow:    pipeline.Shadow{Share: r.part("shadow.share", f.Shadow.Share, 0.05), For: r.span("shadow.for", f.Shadow.For, 7*24*time.Hour)},
 		Canary:    f.canary(r),
 		Standby:   r.duration("standby", f.Standby, 48*time.Hour),
 	}
-	if s.Name == "" {
+	switch n := len(fleet.Escape(s.Name)); {
+	case n == 0:
 		r.missing("name", "it is what clients put in \"model\"")
+	case strings.Contains(s.Name, "@"):
+		r.complain(f.Name, "name holds an @, behind which clients ask for a version")
+	case n > maxName:
+		r.complain(f.Name, "name has %d bytes, want at most %d, where one other than a letter, a digit, - and _ counts three", n, maxName)
+	}
+	if t := s.Traffic; t.Input+t.Output > s.Engine.MaxModelLen {
+		r.complain(cmpSet(f.Traffic.Input, f.Traffic.Output), "traffic.input and traffic.output are %d tokens together, more than engine.max_model_len, %d", t.Input+t.Output, s.Engine.MaxModelLen)
 	}
 	return s
 }
@@ -150,6 +164,9 @@ func abs(dir, path string) string {
 }
 
 func (f *file) engine(r *reader) pipeline.Engine {
+	if _, err := embedded.ParseFault(r.text(f.Engine.Fault, "")); err != nil {
+		r.complain(f.Engine.Fault, "engine.fault: %v", err)
+	}
 	return pipeline.Engine{
 		Kind:        r.oneOf("engine.kind", f.Engine.Kind, "embedded", "embedded"),
 		MaxModelLen: r.integer("engine.max_model_len", f.Engine.MaxModelLen, 2048),
@@ -212,13 +229,13 @@ func (f *file) slo(r *reader) slo.Class {
 	slices.Sort(names)
 	c := presets[r.oneOf("slo.preset", f.SLO.Preset, "interactive", names...)]
 	if f.SLO.TTFT.set() {
-		c.TTFT = slo.Bound{Quantile: 0.95, Limit: r.duration("slo.ttft", f.SLO.TTFT, 0)}
+		c.TTFT = slo.Bound{Quantile: 0.95, Limit: r.span("slo.ttft", f.SLO.TTFT, 0)}
 	}
 	if f.SLO.TPOT.set() {
-		c.TPOT = slo.Bound{Quantile: 0.95, Limit: r.duration("slo.tpot", f.SLO.TPOT, 0)}
+		c.TPOT = slo.Bound{Quantile: 0.95, Limit: r.span("slo.tpot", f.SLO.TPOT, 0)}
 	}
-	c.ErrorRate = r.share("slo.error_rate", f.SLO.ErrorRate, 0)
-	c.RefusalRate = r.share("slo.refusal_rate", f.SLO.RefusalRate, 0)
+	c.ErrorRate = r.part("slo.error_rate", f.SLO.ErrorRate, 0)
+	c.RefusalRate = r.part("slo.refusal_rate", f.SLO.RefusalRate, 0)
 	return c
 }
 
@@ -231,6 +248,12 @@ func (f *file) eval(r *reader, dir string) pipeline.Eval {
 	}
 	r.exists(f.Eval.Text, "eval.text", e.Text)
 	r.exists(f.Eval.Canaries, "eval.canaries", e.Canaries)
+	if f.Eval.Perplexity.set() && e.Text == "" {
+		r.complain(f.Eval.Perplexity, "eval.perplexity needs eval.text, the file to measure it on")
+	}
+	if e.Perplexity <= 1 {
+		r.complain(f.Eval.Perplexity, "eval.perplexity is %v, want more than 1: it is the ratio to the source's that is still accepted", e.Perplexity)
+	}
 	if e.Confidence <= 0.5 || e.Confidence >= 1 {
 		r.complain(f.Eval.Confidence, "eval.confidence is %v, want more than 50%% and less than 100%%", e.Confidence)
 	}
@@ -240,8 +263,8 @@ func (f *file) eval(r *reader, dir string) pipeline.Eval {
 		if in.Limit.set() {
 			su.Limit = r.integer("eval.suites.limit", in.Limit, 0)
 		}
-		if su.Name == "" || su.Margin == 0 || seen[su.Name] {
-			r.complain(cmpSet(in.Name, in.Margin), "a suite needs a name of its own and a margin such as 0.5pt")
+		if su.Name == "" || su.Margin <= 0 || su.Margin >= 1 || seen[su.Name] {
+			r.complain(cmpSet(in.Name, in.Margin), "a suite needs a name of its own and a margin above 0pt and below 100pt, such as 0.5pt")
 			continue
 		}
 		seen[su.Name] = true

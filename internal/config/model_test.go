@@ -94,6 +94,21 @@ func TestModelRefuses(t *testing.T) {
 		{"nothing", good, "", "is empty"},
 		{"only a comment", good, "# nothing\n", "is empty"},
 		{"infinite", "harm: 1.25", "harm: .inf", "harm"},
+		{"no number", "harm: 1.25", `harm: "NaN"`, "canary.harm"},
+		{"no number as ratio", "confidence: 95%", `text: ./evals/freight.jsonl, perplexity: "NaN"`, "eval.perplexity"},
+		{"ratio that must improve", "confidence: 95%", "text: ./evals/freight.jsonl, perplexity: 0.01", "more than 1"},
+		{"ratio without a text", "confidence: 95%", "perplexity: 1.02", "eval.text"},
+		{"margin of everything", "margin: 3pt", "margin: 100pt", "margin"},
+		{"share of nothing", "share: 5%", "share: 0%", "shadow.share"},
+		{"no time", "for: 10s", "for: 0s", "shadow.for"},
+		{"service level of nothing", "preset: interactive,", "preset: interactive, ttft: 0s,", "slo.ttft"},
+		{"errors always", "error_rate: 2%", "error_rate: 100%", "slo.error_rate"},
+		{"refusals never", "refusal_rate: 2%", "refusal_rate: 0%", "slo.refusal_rate"},
+		{"two documents", "standby: 2d", "standby: 2d\n---\nstandby: 3d", "one document"},
+		{"long name", "name: freight\n", "name: " + strings.Repeat("n", 101) + "\n", "name"},
+		{"name with a pin", "name: freight\n", "name: freight@v1\n", "@"},
+		{"more tokens than fit", "input: 64", "input: 2040", "max_model_len"},
+		{"unknown fault", "max_num_seqs: 16}", "max_num_seqs: 16, fault: slow}", "engine.fault"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if !strings.Contains(good, c.old) {
@@ -108,6 +123,14 @@ func TestModelRefuses(t *testing.T) {
 				t.Errorf("error is\n%v\nwant %q and the file's name in it", err, c.want)
 			}
 		})
+	}
+}
+
+// A value may be written as a block.
+func TestModelReadsBlocks(t *testing.T) {
+	s, err := Model(write(t, strings.NewReplacer("name: freight\n", "name: |-\n  freight\n", "first: parent", "first: >-\n  parent").Replace(good)))
+	if err != nil || s.Name != "freight" || s.First != "parent" {
+		t.Errorf("name %q, first %q, %v", s.Name, s.First, err)
 	}
 }
 

@@ -29,7 +29,9 @@ func (s *scalar) UnmarshalYAML(n ast.Node) error {
 	switch n := n.(type) {
 	case *ast.StringNode:
 		s.text = n.Value
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.LiteralNode:
+	case *ast.LiteralNode:
+		s.text = strings.TrimSuffix(n.Value.Value, "\n")
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		s.text = tok.Value
 	default:
 		return &lineError{tok.Position.Line, fmt.Sprintf("%s stands where one value is expected", strings.ToLower(n.Type().String()))}
@@ -66,6 +68,14 @@ func decode(path string, v any) (src []byte, err error) {
 			return src, fmt.Errorf("%s: %w", path, err)
 		}
 		return src, show(path, src, le)
+	}
+	if err := d.Decode(&struct{}{}); !errors.Is(err, io.EOF) {
+		lines := strings.Split(string(src), "\n")
+		at := len(lines)
+		for at > 1 && !strings.HasPrefix(lines[at-1], "---") {
+			at--
+		}
+		return src, show(path, src, &lineError{at, "the file is to be one document, and a second begins here"})
 	}
 	return src, nil
 }
@@ -131,7 +141,7 @@ func (r *reader) number(key string, s scalar, def float64) float64 {
 		return def
 	}
 	f, err := strconv.ParseFloat(s.text, 64)
-	if err != nil || f <= 0 || f > 1e12 {
+	if err != nil || !(f > 0 && f < 1e12) {
 		r.complain(s, "%s is %q, want a number above 0", key, s.text)
 		return def
 	}
@@ -164,6 +174,16 @@ func (r *reader) share(key string, s scalar, def float64) float64 {
 	return f
 }
 
+// part reads a share that is neither nothing nor all.
+func (r *reader) part(key string, s scalar, def float64) float64 {
+	f := r.share(key, s, def)
+	if s.set() && (f <= 0 || f >= 1) {
+		r.complain(s, "%s is %q, want more than 0%% and less than 100%%", key, s.text)
+		return def
+	}
+	return f
+}
+
 // points reads "0.5pt" as 0.005.
 func (r *reader) points(key string, s scalar, def float64) float64 {
 	return r.suffixed(key, s, def, "0.5pt", map[string]float64{"pt": 100})
@@ -182,6 +202,16 @@ func (r *reader) times(key string, s scalar, def float64) float64 {
 // rate reads "20/s" as 20 and "30/m" as 0.5.
 func (r *reader) rate(key string, s scalar, def float64) float64 {
 	return r.suffixed(key, s, def, "20/s", map[string]float64{"/s": 1, "/m": 60, "/h": 3600})
+}
+
+// span reads a duration that is not 0.
+func (r *reader) span(key string, s scalar, def time.Duration) time.Duration {
+	d := r.duration(key, s, def)
+	if s.set() && d == 0 {
+		r.complain(s, "%s is %q, want more than nothing", key, s.text)
+		return def
+	}
+	return d
 }
 
 // duration reads "400ms", "24h" and "7d".
