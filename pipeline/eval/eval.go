@@ -1,8 +1,8 @@
 // Package eval says whether a candidate still answers like its parent.
 //
-// [Suite] asks both arms the same items and compares them pair by pair: parity
-// is shown when the loss of score is shown to be below a margin, and never by a
-// difference that was merely not found. [Perplexity] compares the likelihood
+// [Ask] asks both arms the same items and [Judge] compares them pair by pair:
+// parity is shown when the loss of score is shown to be below a margin, and never
+// by a difference that was merely not found. [Perplexity] compares the likelihood
 // of held-out text, [Canaries] the tokens that both arms would choose along the
 // parent's own answers: a choice that differs where the parent was sure is no
 // rounding. Every answer is kept as a [Sample], so that a verdict can be looked

@@ -208,6 +208,9 @@ func TestScore(t *testing.T) {
 		{"json", `{"a":1}`, `{"a":"1"}`, false, true},
 		{"json", `{"a":1}`, `{"a":1} {"a":1}`, false, false},
 		{"json", `{"a":1}`, `{"a":1`, false, false},
+		{"json", `{"a":1}`, `{"a":1}}`, false, false},
+		{"json", `[1]`, `[1]]`, false, false},
+		{"json", `{"a":1}`, `{"a":1},`, false, false},
 	} {
 		right, valid := score(Item{Kind: c.kind, Answer: c.want}, c.got)
 		if right != c.right || valid != c.valid {
@@ -312,6 +315,7 @@ func TestReadItemsNamesTheLine(t *testing.T) {
 		"unknown kind":      `{"id":"2","messages":[{"role":"user","content":"q"}],"answer":"1","kind":"poem","max_tokens":4}`,
 		"impossible answer": `{"id":"2","messages":[{"role":"user","content":"q"}],"answer":"one","kind":"number","max_tokens":4}`,
 		"not json":          `{"id":`,
+		"two in a line":     strings.Replace(good, `"1"`, `"2"`, 1) + `}`,
 	} {
 		path := filepath.Join(t.TempDir(), "items.jsonl")
 		if err := os.WriteFile(path, []byte(good+"\n"+line+"\n"), 0o600); err != nil {

@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"reflect"
@@ -114,7 +116,19 @@ func readLines(path string, fn func(line int, b []byte) error) (model.Digest, er
 func strict(b []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
-	return d.Decode(v)
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	return end(d)
+}
+
+// end tells whether a decoder has read everything. Its More does not: it takes a
+// bracket too many for the end of a list.
+func end(d *json.Decoder) error {
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("there is text after the document")
+	}
+	return nil
 }
 
 // score compares an answer. valid says that it has the right form, whatever it
@@ -143,8 +157,5 @@ func document(s string) (any, error) {
 	if err := d.Decode(&v); err != nil {
 		return nil, err
 	}
-	if d.More() {
-		return nil, fmt.Errorf("text after the document")
-	}
-	return v, nil
+	return v, end(d)
 }

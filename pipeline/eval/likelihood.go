@@ -124,7 +124,7 @@ func Canaries(ctx context.Context, parent, candidate Arm, prompts []Item, width 
 		progress(done.Add(1), int64(len(prompts)))
 		return err
 	})
-	v := evidence.Verdict{Claim: fmt.Sprintf("canaries: no token that the parent was sure of by more than %g nat is chosen otherwise", hardMargin), Unit: "tokens"}
+	v := evidence.Verdict{Claim: fmt.Sprintf("canaries: no token that the parent was sure of by more than %g nat is chosen otherwise", hardMargin)}
 	if err != nil {
 		return v, out, err
 	}
@@ -137,8 +137,6 @@ func Canaries(ctx context.Context, parent, candidate Arm, prompts []Item, width 
 			v.Warnings = append(v.Warnings, fmt.Sprintf("prompt %s, token %d (%q): the parent was sure by %.2f nat", c.Prompt, c.WorstAt, c.WorstText, c.Worst))
 		}
 	}
-	v.Estimate = float64(hard)
-	v.Hi = float64(hard)
 	if v.N > 0 {
 		v.Outcome = evidence.Pass
 		v.Warnings = append(v.Warnings, fmt.Sprintf("best tokens agree at %d of %d positions", agree, v.N))

@@ -33,12 +33,11 @@ type Answer struct {
 	Output int    `json:"output"`
 }
 
-// SuiteOptions say how a suite is judged.
+// SuiteOptions say how a suite's samples are judged.
 type SuiteOptions struct {
 	Name       string
 	Margin     float64 // of the score
 	Confidence float64
-	Width      int // requests in flight for each arm
 }
 
 // Ask asks both arms every item and returns the samples in order. progress
