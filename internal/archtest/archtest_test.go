@@ -141,6 +141,9 @@ func TestImports(t *testing.T) {
 			if !slices.ContainsFunc(may, func(m string) bool { return within(ours, m) }) {
 				t.Errorf("%s/%s imports %s; its folder may import %q", f.pkg, f.name, ours, may)
 			}
+			if (within(ours, "examples") || within(ours, "bench")) && !within(f.pkg, "examples") && !within(f.pkg, "bench") {
+				t.Errorf("%s/%s imports %s", f.pkg, f.name, imp)
+			}
 			if within(ours, "internal/config") && !within(f.pkg, "internal") || within(ours, "internal/cli") && f.pkg != "cmd/llmops" {
 				t.Errorf("%s/%s imports %s", f.pkg, f.name, ours)
 			}
