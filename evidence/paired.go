@@ -43,7 +43,14 @@ func NonInferior(claim string, pairs []Pair, margin, confidence float64) Verdict
 		v.Warnings = append(v.Warnings, "no items")
 		return v
 	}
+	if !askable(&v, margin) {
+		return v
+	}
 	d, se, clusters := difference(pairs)
+	if !number(d) || !number(se) {
+		v.Warnings = append(v.Warnings, "a score is no finite number")
+		return v
+	}
 	z := distuv.UnitNormal.Quantile(confidence)
 	v.Estimate, v.Lo, v.Hi = d, d-z*se, d+z*se
 	v.Need = PairedItems(flips(pairs), margin, confidence, 0.8)
@@ -54,6 +61,24 @@ func NonInferior(claim string, pairs []Pair, margin, confidence float64) Verdict
 	v.Outcome = against(v.Lo, v.Hi, -margin)
 	return v
 }
+
+// askable tells whether the question has an answer at the verdict's confidence
+// and limit; the verdict says why not.
+func askable(v *Verdict, limit float64) bool {
+	switch {
+	case !(v.Confidence > 0.5 && v.Confidence < 1):
+		v.Warnings = append(v.Warnings, fmt.Sprintf("a confidence of %v decides nothing: want more than a half and less than one", v.Confidence))
+		v.Confidence = 0
+		return false
+	case !number(limit):
+		v.Warnings = append(v.Warnings, fmt.Sprintf("%v is no limit", limit))
+		return false
+	}
+	return true
+}
+
+// number tells whether x is a number that can be compared and written down.
+func number(x float64) bool { return x-x == 0 }
 
 // against compares an interval with a lower limit that must not be crossed.
 func against(lo, hi, limit float64) Outcome {
@@ -157,7 +182,7 @@ func PerplexityRatio(claim string, docs []Loss, limit, confidence float64) Verdi
 	v := Verdict{Claim: claim, Unit: "ratio", Confidence: confidence, N: len(docs), Need: minClusters}
 	var tokens, sum float64
 	for i, d := range docs {
-		if math.IsNaN(d.Base+d.New) || math.IsInf(d.Base+d.New, 0) || d.Tokens <= 0 {
+		if !number(d.Base) || !number(d.New) || d.Tokens <= 0 {
 			v.Warnings = append(v.Warnings, fmt.Sprintf("document %d has no finite likelihood", i+1))
 			return v
 		}
@@ -166,6 +191,9 @@ func PerplexityRatio(claim string, docs []Loss, limit, confidence float64) Verdi
 	}
 	if len(docs) < minClusters {
 		v.Warnings = append(v.Warnings, fmt.Sprintf("%d documents are fewer than %d", len(docs), minClusters))
+		return v
+	}
+	if !askable(&v, limit) {
 		return v
 	}
 	mean := sum / tokens
@@ -177,7 +205,12 @@ func PerplexityRatio(claim string, docs []Loss, limit, confidence float64) Verdi
 	c := float64(len(docs))
 	se := math.Sqrt(c/(c-1)*spread) / tokens
 	z := distuv.UnitNormal.Quantile(confidence)
-	v.Estimate, v.Lo, v.Hi = math.Exp(mean), math.Exp(mean-z*se), math.Exp(mean+z*se)
+	lo, hi := math.Exp(mean-z*se), math.Exp(mean+z*se)
+	if !number(lo) || !number(hi) {
+		v.Warnings = append(v.Warnings, "the ratio is beyond all numbers")
+		return v
+	}
+	v.Estimate, v.Lo, v.Hi = math.Exp(mean), lo, hi
 	v.Outcome = against(-v.Hi, -v.Lo, -limit)
 	return v
 }

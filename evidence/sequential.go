@@ -120,12 +120,17 @@ type Rate struct {
 	Bad   uint64               `json:"bad"`
 }
 
-// Add counts requests with a known outcome and how many of them were bad.
+// Add counts requests with a known outcome and how many of them were bad. A limit
+// that is no rate between 0 and 1 is never shown to hold.
 func (r *Rate) Add(bad, n uint64) {
+	n = max(n, bad)
 	r.N += n
 	r.Bad += bad
 	if bad > 0 {
 		r.Zero = true
+	}
+	if !(r.Limit > 0 && r.Limit < 1) {
+		return
 	}
 	good := float64(n - bad)
 	for i, s := range shares {
@@ -152,7 +157,7 @@ func (r *Rate) Shown(alpha float64) bool { return r.LogE() >= -math.Log(alpha) }
 // CleanRequests is how many requests without a bad one show a rate below the
 // limit at level alpha.
 func CleanRequests(limit, alpha float64) int {
-	if limit <= 0 || limit >= 1 {
+	if !(limit > 0 && limit < 1 && alpha > 0) {
 		return math.MaxInt32
 	}
 	lo, hi := 0, 1
