@@ -87,6 +87,9 @@ type Scheduler interface {
 	// Stop removes the job; its replicas are asked to drain within their
 	// grace, then killed. Stopping a job that is not there is no error.
 	Stop(ctx context.Context, job string) error
+	// Status reads one job as it stands. A job that is not registered has
+	// revision 0; its replicas may still be draining.
+	Status(ctx context.Context, job string) (Status, error)
 	// Watch calls fn from the calling goroutine with the status of each job
 	// whose name begins with prefix, at first and after each change.
 	Watch(ctx context.Context, prefix string, fn func(Status) error) error

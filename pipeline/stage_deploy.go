@@ -112,7 +112,7 @@ func routers(ctx context.Context, a *Attempt) error {
 			name = fmt.Sprintf("router-%d", i+1)
 			listen = ""
 		}
-		st, err := deploy.Status(ctx, a.Deps.Scheduler, name)
+		st, err := a.Deps.Scheduler.Status(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -253,7 +253,7 @@ func sweep(ctx context.Context, a *Attempt, d route.Doc, since time.Time) error 
 // since or before.
 func remove(ctx context.Context, a *Attempt, version string, since time.Time) error {
 	job := JobName(a.Spec.Name, version)
-	st, err := deploy.Status(ctx, a.Deps.Scheduler, job)
+	st, err := a.Deps.Scheduler.Status(ctx, job)
 	if err != nil || st.Rev == 0 && len(st.Replicas) == 0 {
 		return err
 	}

@@ -38,7 +38,7 @@ func stopTraffic(ctx context.Context, a *Attempt) error {
 		return nil
 	}
 	j := trafficJob(a.Spec, a.Deps.Listen)
-	st, err := deploy.Status(ctx, a.Deps.Scheduler, j.Name)
+	st, err := a.Deps.Scheduler.Status(ctx, j.Name)
 	if err != nil || st.Rev == 0 && len(st.Replicas) == 0 {
 		return err
 	}
@@ -348,7 +348,7 @@ func promoted(ctx context.Context, a *Attempt, out PromoteOutput, missing []stri
 	}
 	parts := []evidence.Verdict{v, acked}
 	if out.Standby != "" {
-		st, err := deploy.Status(ctx, a.Deps.Scheduler, JobName(a.Spec.Name, out.Standby))
+		st, err := a.Deps.Scheduler.Status(ctx, JobName(a.Spec.Name, out.Standby))
 		if err == nil && len(st.Replicas) == 0 {
 			err = errors.New("it has no replicas")
 		}

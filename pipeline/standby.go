@@ -107,7 +107,7 @@ func TendStandbys(ctx context.Context, d Deps) (notes []string, err error) {
 }
 
 func probeStandby(ctx context.Context, d Deps, b *Standby) (note string) {
-	st, err := deploy.Status(ctx, d.Scheduler, JobName(b.Alias, b.Version))
+	st, err := d.Scheduler.Status(ctx, JobName(b.Alias, b.Version))
 	if err == nil && len(st.Replicas) == 0 {
 		err = errors.New("it has no replicas")
 	}

@@ -37,6 +37,9 @@ func Scheduler(t *testing.T, s fleet.Scheduler, serve, ends Serve) {
 		if st.Rev != rev || st.Job.Meta["alias"] != "a" {
 			t.Errorf("status %+v, want revision %d", st, rev)
 		}
+		if now, err := s.Status(t.Context(), "life"); err != nil || now.Rev != rev || len(now.Replicas) != 2 {
+			t.Errorf("Status = %+v, %v; the watch saw %+v", now, err, st)
+		}
 		nonces := map[string]bool{}
 		for _, r := range st.Replicas {
 			nonces[r.Nonce] = true
@@ -99,6 +102,9 @@ func Scheduler(t *testing.T, s fleet.Scheduler, serve, ends Serve) {
 	t.Run("what cannot be", func(t *testing.T) {
 		if _, err := s.Logs(t.Context(), "no/such-0", false); !errors.Is(err, fleet.ErrNotFound) {
 			t.Errorf("Logs of nothing: %v", err)
+		}
+		if st, err := s.Status(t.Context(), "no-such"); err != nil || st.Rev != 0 || len(st.Replicas) > 0 {
+			t.Errorf("Status of nothing = %+v, %v", st, err)
 		}
 		if _, err := s.Apply(t.Context(), fleet.Job{Name: "empty"}, 0); err == nil {
 			t.Error("a job without groups was taken")

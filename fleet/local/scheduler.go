@@ -219,9 +219,8 @@ func (s *Scheduler) Watch(ctx context.Context, prefix string, fn func(fleet.Stat
 	}
 }
 
-// Status reads one job as it stands. A job that is gone has revision 0; its
-// replicas may still be draining. So are those of an earlier form of the job,
-// whether or not the supervisor has seen the change yet.
+// Status implements fleet.Scheduler. Replicas of an earlier form of the job are
+// draining, whether or not the supervisor has seen the change yet.
 func (s *Scheduler) Status(ctx context.Context, name string) (fleet.Status, error) {
 	j, rev, err := s.job(ctx, name)
 	if err != nil && !errors.Is(err, fleet.ErrNotFound) {

@@ -52,41 +52,12 @@ func Up(ctx context.Context, s fleet.Scheduler, j fleet.Job, warm Prompts, progr
 
 // register applies the job over whatever revision is there.
 func register(ctx context.Context, s fleet.Scheduler, j fleet.Job) error {
-	rev, err := revision(ctx, s, j.Name)
+	st, err := s.Status(ctx, j.Name)
 	if err != nil {
 		return err
 	}
-	_, err = s.Apply(ctx, j, rev)
+	_, err = s.Apply(ctx, j, st.Rev)
 	return err
-}
-
-// revision is the job's, 0 when it is not registered.
-func revision(ctx context.Context, s fleet.Scheduler, job string) (uint64, error) {
-	st, err := Status(ctx, s, job)
-	return st.Rev, err
-}
-
-// Status reads one job's status now; of a job that is not registered it is
-// empty.
-func Status(ctx context.Context, s fleet.Scheduler, job string) (fleet.Status, error) {
-	if direct, ok := s.(interface {
-		Status(context.Context, string) (fleet.Status, error)
-	}); ok {
-		return direct.Status(ctx, job)
-	}
-	found := errors.New("found")
-	var out fleet.Status
-	err := s.Watch(ctx, job, func(st fleet.Status) error {
-		if st.Job.Name != job {
-			return nil
-		}
-		out = st
-		return found
-	})
-	if !errors.Is(err, found) {
-		return fleet.Status{}, err
-	}
-	return out, nil
 }
 
 // Start registers a job that produces no tokens and returns when its replicas
@@ -209,7 +180,7 @@ func Down(ctx context.Context, s fleet.Scheduler, job string) error {
 	if err := s.Stop(ctx, job); err != nil {
 		return fmt.Errorf("stopping %s: %w", job, err)
 	}
-	st, err := Status(ctx, s, job)
+	st, err := s.Status(ctx, job)
 	if err != nil || len(st.Replicas) == 0 {
 		return err
 	}

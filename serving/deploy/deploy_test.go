@@ -267,10 +267,3 @@ func TestDownWaits(t *testing.T) {
 		t.Errorf("Down of what is down: %v", err)
 	}
 }
-
-func TestStatusOfWhatIsNotThere(t *testing.T) {
-	st, err := Status(t.Context(), machine(t), "j")
-	if err != nil || st.Rev != 0 || len(st.Replicas) > 0 {
-		t.Errorf("Status = %+v, %v", st, err)
-	}
-}
