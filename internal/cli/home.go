@@ -38,7 +38,7 @@ func (e *env) stateDir() (string, error) {
 	if d := e.getenv("LLMOPS_HOME"); d != "" {
 		return filepath.Abs(d)
 	}
-	if d := e.getenv("XDG_STATE_HOME"); d != "" {
+	if d := e.getenv("XDG_STATE_HOME"); filepath.IsAbs(d) { // its standard says to ignore others
 		return filepath.Join(d, "llmops"), nil
 	}
 	h := e.getenv("HOME")
@@ -229,7 +229,10 @@ func (h *home) copySelf() (path string, err error) {
 	if err = errors.Join(err, tmp.Chmod(0o700), tmp.Close()); err != nil {
 		return "", errors.Join(fmt.Errorf("copying this program: %w", err), os.Remove(tmp.Name()))
 	}
-	return path, os.Rename(tmp.Name(), path)
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return "", errors.Join(fmt.Errorf("copying this program: %w", err), os.Remove(tmp.Name()))
+	}
+	return path, nil
 }
 
 // copyPath is where the copy of a program belongs. Equal names are equal

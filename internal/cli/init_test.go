@@ -74,7 +74,7 @@ func TestInitWritesWhatOnboardReads(t *testing.T) {
 }
 
 func TestInitQuotesWhatItMust(t *testing.T) {
-	for _, name := range []string{"org/model-7b.v2", "true", "NULL", "7b", "1e3", "a: b", "# no", "'", `"`, "naïve", "a\nb", "{x}", "-", "@x"} {
+	for _, name := range []string{"org/model-7b.v2", "true", "NULL", "7b", "1e3", "a: b", "# no", "'", `"`, "naïve", "a\nb", "{x}", "-", "~x"} {
 		path, _ := initialised(t, "--name", name)
 		if spec, err := config.Model(path); err != nil || spec.Name != name {
 			t.Errorf("name %q reads as %q, %v", name, spec.Name, err)

@@ -105,6 +105,29 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+func TestStateDir(t *testing.T) {
+	here, err := filepath.Abs("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		env  map[string]string
+		want string
+	}{
+		{map[string]string{"LLMOPS_HOME": "/a", "XDG_STATE_HOME": "/b", "HOME": "/c"}, "/a"},
+		{map[string]string{"LLMOPS_HOME": "x", "HOME": "/c"}, here},
+		{map[string]string{"XDG_STATE_HOME": "/b", "HOME": "/c"}, "/b/llmops"},
+		{map[string]string{"XDG_STATE_HOME": "b", "HOME": "/c"}, "/c/.local/state/llmops"},
+		{map[string]string{"HOME": "/c"}, "/c/.local/state/llmops"},
+		{nil, ""},
+	} {
+		e := &env{getenv: func(k string) string { return c.env[k] }}
+		if got, err := e.stateDir(); got != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("%v: %q, %v; want %q", c.env, got, err, c.want)
+		}
+	}
+}
+
 // decode reads an answer and refuses a null, which readers of a list trip over.
 func decode(t *testing.T, r result, v any) {
 	t.Helper()

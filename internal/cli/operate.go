@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -77,6 +79,9 @@ func (h *home) status(ctx context.Context) (s status, err error) {
 	}
 	for _, d := range docs {
 		a, err := h.aliasStatus(ctx, d.Name)
+		if errors.Is(err, fleet.ErrNotFound) {
+			continue
+		}
 		if err != nil {
 			return s, err
 		}
@@ -101,9 +106,9 @@ func (h *home) aliasStatus(ctx context.Context, name string) (a aliasStatus, err
 	}
 	a.Alias, a.Live, a.Routers = a.Route.Alias, a.Route.Live(), map[string]route.State{}
 	admins, err := h.admins(ctx)
-	for name, admin := range admins {
+	for _, name := range slices.Sorted(maps.Keys(admins)) {
 		actx, cancel := context.WithTimeout(ctx, time.Second)
-		st, err := admin.State(actx, a.Alias)
+		st, err := admins[name].State(actx, a.Alias)
 		cancel()
 		if err != nil {
 			a.Missing = append(a.Missing, name)
@@ -125,7 +130,8 @@ func statusTable(w *tabwriter.Writer, s status) {
 	}
 	for _, a := range s.Aliases {
 		row(w, "ALIAS", a.Alias, "live "+a.Live, "standby "+dash(a.Route.Standby))
-		for name, st := range a.Routers {
+		for _, name := range slices.Sorted(maps.Keys(a.Routers)) {
+			st := a.Routers[name]
 			row(w, "", name, fmt.Sprintf("revision %d", st.Rev), shares(st))
 		}
 		for _, name := range a.Missing {
@@ -154,8 +160,8 @@ func dash(s string) string {
 
 func shares(st route.State) string {
 	var parts []string
-	for v, s := range st.Shares {
-		parts = append(parts, fmt.Sprintf("%s %g%%", v, float64(s)/1e4))
+	for _, v := range slices.Sorted(maps.Keys(st.Shares)) {
+		parts = append(parts, fmt.Sprintf("%s %g%%", v, float64(st.Shares[v])/1e4))
 	}
 	out := strings.Join(parts, ", ")
 	if st.Leased {
