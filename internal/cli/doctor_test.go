@@ -140,7 +140,14 @@ func TestDoctorComparesBuilds(t *testing.T) {
 	if c := doctor(t, dir, exitDone, "--listen", freeAddr(t))["watch"]; c.State != checkOK || c.Found != "not running" {
 		t.Errorf("no watch is %+v", c)
 	}
+	earlier := filepath.Join(dir, "bin", "llmops-0123456789ab")
+	if err := os.WriteFile(earlier, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	startWatch(t, h)
+	if _, err := os.Stat(earlier); err == nil {
+		t.Error("the program of an earlier build is still there")
+	}
 	if c := doctor(t, dir, exitDone, "--listen", freeAddr(t))["watch"]; c.State != checkOK || c.Found != "running this build" {
 		t.Errorf("a watch of this build is %+v", c)
 	}

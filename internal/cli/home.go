@@ -194,6 +194,24 @@ func (e *env) ensureWatch(ctx context.Context, h *home) error {
 		case <-tick.C:
 		}
 	}
+	return h.removeCopies(bin)
+}
+
+// removeCopies removes the programs of earlier builds. Only a watch starts
+// processes from them, and the one there is runs from keep.
+func (h *home) removeCopies(keep string) error {
+	old, err := filepath.Glob(filepath.Join(h.dir, "bin", "llmops-*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range old {
+		if path == keep {
+			continue
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("removing an earlier build: %w", err)
+		}
+	}
 	return nil
 }
 
