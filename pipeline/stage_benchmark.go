@@ -38,7 +38,11 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	for _, r := range benchmarkRates {
 		o.Rates = append(o.Rates, r*o.Plan)
 	}
-	points, err := benchmark.Sweep(ctx, "http://"+dep.Candidate.addr(), prompts, o, func(d, n int64) { a.Progress("load", d, n) })
+	var bases []string
+	for _, r := range dep.Candidate.Ready {
+		bases = append(bases, "http://"+r.Addr)
+	}
+	points, err := benchmark.Sweep(ctx, bases, prompts, o, func(d, n int64) { a.Progress("load", d, n) })
 	if err != nil {
 		return evidence.Verdict{}, err
 	}

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"llmops/evidence"
@@ -60,15 +61,18 @@ type Over struct {
 	Late, LateOf     int
 }
 
-// Sweep offers each rate in turn to the server at base. progress gets seconds
-// done and to do.
-func Sweep(ctx context.Context, base string, prompts [][]openai.Message, o Options, progress func(done, total int64)) ([]Point, error) {
+// Sweep offers each rate in turn to the replicas at bases, http://host:port, one
+// request to each in turn. progress gets thousandths of a rate done and to do.
+func Sweep(ctx context.Context, bases []string, prompts [][]openai.Message, o Options, progress func(done, total int64)) ([]Point, error) {
+	if len(bases) == 0 {
+		return nil, errors.New("no replicas to send to")
+	}
 	if len(prompts) == 0 {
 		return nil, errors.New("no prompts to send")
 	}
 	client := load.NewClient()
 	defer client.CloseIdleConnections()
-	target := load.HTTP(base, client, http.Header{})
+	target := inTurn(bases, client)
 	next := 0
 	var out []Point
 	for i, rate := range o.Rates {
@@ -102,6 +106,17 @@ func Sweep(ctx context.Context, base string, prompts [][]openai.Message, o Optio
 		}
 	}
 	return out, nil
+}
+
+func inTurn(bases []string, client *http.Client) load.Target {
+	targets := make([]load.Target, len(bases))
+	for i, base := range bases {
+		targets[i] = load.HTTP(base, client, http.Header{})
+	}
+	var next atomic.Uint64
+	return func(ctx context.Context, r *load.Request, now func() time.Duration, res *load.Result) {
+		targets[(next.Add(1)-1)%uint64(len(targets))](ctx, r, now, res)
+	}
 }
 
 // length is how long a rate is offered: the planned one until its service level
@@ -152,12 +167,12 @@ func count(results []*load.Result, c slo.Class) (v Over) {
 		}
 		// A request that failed has not met any bound.
 		v.TTFTOf++
-		if d, ok := r.TTFT(); !ok || c.TTFT.Set() && d > c.TTFT.Limit {
+		if d, ok := r.TTFT(); !r.OK() || !ok || c.TTFT.Set() && d > c.TTFT.Limit {
 			v.TTFT++
 		}
-		if d, _, ok := r.TPOT(); ok {
+		if d, _, ok := r.TPOT(); !r.OK() || ok {
 			v.TPOTOf++
-			if c.TPOT.Set() && d > c.TPOT.Limit {
+			if !r.OK() || c.TPOT.Set() && d > c.TPOT.Limit {
 				v.TPOT++
 			}
 		}
