@@ -43,9 +43,6 @@ func (a *Attempt) point(when, what string) {
 	}
 }
 
-// Epoch is the epoch under which this attempt runs.
-func (a *Attempt) Epoch() uint64 { return a.j.head.Epoch }
-
 // Save moves the head with the stage's own state and adds no blob. A world stage
 // has none: the head keeps that of the stage which the run has reached.
 func (a *Attempt) Save(ctx context.Context, state any) error {

@@ -15,11 +15,8 @@ import (
 	"llmops/serving/openai"
 )
 
-// Paths of the API.
-const (
-	PathChat       = "/v1/chat/completions"
-	PathCompletion = "/v1/completions"
-)
+// PathChat is where chat requests go.
+const PathChat = "/v1/chat/completions"
 
 // maxAnswer bounds an answer that is not a stream.
 const maxAnswer = 64 << 20
@@ -29,13 +26,6 @@ func Chat(r openai.ChatRequest) (*Request, error) {
 	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true}
 	b, err := json.Marshal(r)
 	return &Request{Path: PathChat, Body: b, Stream: true}, err
-}
-
-// Completion makes a streamed completion that asks for usage.
-func Completion(r openai.CompletionRequest) (*Request, error) {
-	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true}
-	b, err := json.Marshal(r)
-	return &Request{Path: PathCompletion, Body: b, Stream: true}, err
 }
 
 // NewClient is an HTTP client for many streams to one server. Its connections
