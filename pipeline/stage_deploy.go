@@ -99,6 +99,9 @@ func up(ctx context.Context, a *Attempt, v Version, e Engine) (Arm, error) {
 	return Arm{Version: v, Ready: ready}, nil
 }
 
+// routerPatience bounds the wait for a router to see replicas that are up.
+const routerPatience = 10 * time.Second
+
 // MaxRouters is how many routers a run may have: what each has counted is in the
 // state of a canary, which must fit the head.
 const MaxRouters = 8
@@ -175,7 +178,30 @@ func firstRoute(ctx context.Context, a *Attempt, version string, out *DeployOutp
 		}
 		return route.New(a.Spec.Name, a.Run, version), nil
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return reachable(ctx, a)
+}
+
+// reachable waits for the router to have seen the first version's replicas:
+// until then it refuses what clients send to an alias that is said to be live.
+func reachable(ctx context.Context, a *Attempt) error {
+	ctx, cancel := context.WithTimeout(ctx, routerPatience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := deploy.Probe(ctx, a.Deps.Listen, a.Spec.Name, "")
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("asking the router on %s: %w", a.Deps.Listen, err)
+		case <-tick.C:
+		}
+	}
 }
 
 // stable finds what is live, which in a first run is the parent.
