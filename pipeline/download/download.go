@@ -4,7 +4,8 @@
 // by the digest of its content. Every file is hashed where it came from and
 // again as it is written; a SHA256SUMS file of the source must agree. Only
 // safetensors weights are taken: a file that could run code when loaded is
-// left behind and named. What was copied before an interruption is verified
+// left behind and named, and folders whose names begin with a dot, such as a
+// clone's history, are not looked into. What was copied before an interruption is verified
 // and kept. A call works alone on its target; different targets may be filled
 // at the same time.
 package download
@@ -18,6 +19,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"llmops/model"
@@ -45,7 +47,7 @@ func Inspect(ctx context.Context, src string) (Snapshot, error) {
 	if !info.IsDir() {
 		return Snapshot{}, fmt.Errorf("reading source: %s is not a folder", src)
 	}
-	all, err := model.Scan(ctx, os.DirFS(src))
+	all, err := model.Scan(ctx, visible{os.DirFS(src)})
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("reading source %s: %w", src, err)
 	}
@@ -72,8 +74,21 @@ func Inspect(ctx context.Context, src string) (Snapshot, error) {
 		return Snapshot{}, fmt.Errorf("source %s: %w", src, err)
 	}
 	s.Digest = s.Manifest.Digest()
-	if s.Checked, err = checkSums(src, s.Manifest); err != nil {
+	vouched, err := checkSums(src, s.Manifest)
+	if err != nil {
 		return Snapshot{}, err
+	}
+	s.Checked = len(vouched)
+	if s.Checked > 0 {
+		var rest []string
+		for _, f := range s.Manifest.Files {
+			if !vouched[f.Path] && f.Path != sumsName {
+				rest = append(rest, f.Path)
+			}
+		}
+		if n := len(rest); n > 0 {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("nothing vouches for %d files that are not in %s: %s", n, sumsName, strings.Join(rest[:min(n, 5)], ", ")))
+		}
 	}
 	if _, err := model.LoadShape(src); err != nil {
 		return Snapshot{}, err
@@ -85,38 +100,52 @@ func Inspect(ctx context.Context, src string) (Snapshot, error) {
 	return s, c.Close()
 }
 
+// visible is a file system without the folders whose names begin with a dot.
+type visible struct{ fs.FS }
+
+// ReadDir implements fs.ReadDirFS.
+func (v visible) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := fs.ReadDir(v.FS, name)
+	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() && strings.HasPrefix(e.Name(), ".") }), err
+}
+
 // checkSums compares the manifest with the source's own list of digests and
-// returns how many files the list vouched for.
-func checkSums(src string, m model.Manifest) (n int, err error) {
+// returns the files that the list vouched for.
+func checkSums(src string, m model.Manifest) (vouched map[string]bool, err error) {
 	f, err := os.Open(filepath.Join(src, sumsName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return nil, nil
 	}
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	vouched = map[string]bool{}
 	sc := bufio.NewScanner(f)
 	for line := 1; sc.Scan(); line++ {
-		hex, name, ok := strings.Cut(sc.Text(), " ")
-		name = strings.TrimPrefix(strings.TrimLeft(name, " "), "*")
-		want, err := model.ParseDigest("sha256:" + hex)
+		text := strings.TrimRight(sc.Text(), "\r")
+		if text == "" {
+			continue
+		}
+		hex, name, ok := strings.Cut(text, " ")
+		name = strings.TrimPrefix(strings.TrimPrefix(strings.TrimLeft(name, " "), "*"), "./")
+		want, err := model.ParseDigest("sha256:" + strings.ToLower(hex))
 		if !ok || err != nil {
-			return 0, fmt.Errorf("%s:%d: want a sha256 in hexadecimal, two spaces and a path", f.Name(), line)
+			return nil, fmt.Errorf("%s:%d: want a sha256 in hexadecimal, two spaces and a path", f.Name(), line)
 		}
 		if model.Unsafe(name) {
 			continue
 		}
 		got, ok := m.Lookup(name)
 		if !ok {
-			return 0, fmt.Errorf("%s:%d: %s is missing from %s", f.Name(), line, name, src)
+			return nil, fmt.Errorf("%s:%d: %s is missing from %s", f.Name(), line, name, src)
 		}
 		if got.Digest != want {
-			return 0, fmt.Errorf("%s does not match its digest in %s: have %s, want %s; fetch it again", filepath.Join(src, name), sumsName, got.Digest.Short(), want.Short())
+			return nil, fmt.Errorf("%s does not match its digest in %s: have %s, want %s; fetch it again", filepath.Join(src, name), sumsName, got.Digest.Short(), want.Short())
 		}
-		n++
+		vouched[name] = true
 	}
-	return n, sc.Err()
+	return vouched, sc.Err()
 }
 
 // Folder copies the repository in src to a folder of root named by its digest.

@@ -137,3 +137,71 @@ func TestFolderRefuses(t *testing.T) {
 		})
 	}
 }
+
+// Repositories as tools leave them: a cache whose files are links, a clone with
+// its history beside them, lists of digests from other systems.
+func TestFolderTakesWhatToolsLeave(t *testing.T) {
+	plain := repository(t)
+	want, err := Inspect(t.Context(), plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := t.TempDir()
+	for _, name := range []string{"config.json", "model.safetensors"} {
+		if err := os.Symlink(filepath.Join(plain, name), filepath.Join(src, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{".git/objects", ".cache/huggingface/download"} {
+		if err := os.MkdirAll(filepath.Join(src, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		put(t, src, dir+"/noise", dir)
+	}
+	s, err := Folder(t.Context(), src, t.TempDir(), nothing)
+	if err != nil || s.Digest != want.Digest {
+		t.Fatalf("digest %s, want %s, %v", s.Digest, want.Digest, err)
+	}
+	for _, f := range s.Manifest.Files {
+		if info, err := os.Lstat(filepath.Join(s.Dir, f.Path)); err != nil || !info.Mode().IsRegular() {
+			t.Errorf("%s is %v, %v", f.Path, info, err)
+		}
+	}
+	if err := os.Symlink(plain, filepath.Join(src, "more")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Inspect(t.Context(), src); err == nil || !strings.Contains(err.Error(), "more") {
+		t.Errorf("a link to a folder: %v", err)
+	}
+}
+
+func TestSumsOfOtherSystems(t *testing.T) {
+	src := repository(t)
+	if err := os.Mkdir(filepath.Join(src, "sub"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(t, src, "sub/note.txt", "x")
+	sum := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(src, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return model.DigestOf(b).Hex()
+	}
+	all := []string{
+		sum("config.json") + "  config.json",
+		strings.ToUpper(sum("model.safetensors")) + " *./model.safetensors",
+		sum("sub/note.txt") + "  ./sub/note.txt",
+	}
+	for name, body := range map[string]string{"unix": strings.Join(all, "\n") + "\n", "windows": strings.Join(all, "\r\n") + "\r\n\r\n"} {
+		put(t, src, sumsName, body)
+		if s, err := Inspect(t.Context(), src); err != nil || s.Checked != 3 || len(s.Warnings) > 0 {
+			t.Errorf("%s: %d checked, %v, %v", name, s.Checked, s.Warnings, err)
+		}
+	}
+	// A list that leaves the weights out vouches for less than it seems to.
+	put(t, src, sumsName, all[0]+"\n")
+	if s, err := Inspect(t.Context(), src); err != nil || s.Checked != 1 || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "model.safetensors") {
+		t.Errorf("%d checked, %v, %v", s.Checked, s.Warnings, err)
+	}
+}
