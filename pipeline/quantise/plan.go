@@ -71,13 +71,38 @@ func Plan(c *safetensors.Checkpoint, shape model.Shape, o Options) ([]Step, erro
 		some = some || s.Quantise
 		steps = append(steps, s)
 	}
+	if err := used(keep, steps, c.Dir); err != nil {
+		return nil, err
+	}
 	if !some {
 		return nil, fmt.Errorf("%s has no weight that %s would change", c.Dir, o.Scheme)
 	}
 	return steps, nil
 }
 
+// used refuses patterns that match no module, which would otherwise be quantised
+// by a slip of the pen.
+func used(keep []pattern, steps []Step, dir string) error {
+	for _, p := range keep {
+		one := []pattern{p}
+		// A tied head has no tensor of its own, but engines build a module for it.
+		found := matches(one, head)
+		for _, s := range steps {
+			module, isWeight := strings.CutSuffix(s.Name, ".weight")
+			found = found || isWeight && matches(one, module)
+		}
+		if !found {
+			return fmt.Errorf("keep %q matches no module of %s; a dry run without it lists them, each with a .weight that does not belong to the name", p.text, dir)
+		}
+	}
+	return nil
+}
+
+// head is the module that turns hidden states into logits.
+const head = "lm_head"
+
 type pattern struct {
+	text  string
 	exact string
 	re    *regexp.Regexp
 }
@@ -87,20 +112,20 @@ func compile(keep []string) ([]pattern, error) {
 	for _, k := range keep {
 		expr, isRE := strings.CutPrefix(k, "re:")
 		if !isRE {
-			out = append(out, pattern{exact: k})
+			out = append(out, pattern{text: k, exact: k})
 			continue
 		}
 		re, err := regexp.Compile(`^(?:` + expr + `)`)
 		if err != nil {
 			return nil, fmt.Errorf("keep %q: %w", k, err)
 		}
-		out = append(out, pattern{re: re})
+		out = append(out, pattern{text: k, re: re})
 	}
 	return out, nil
 }
 
-// linear are the modules that engines build as quantised layers unless told
-// otherwise, so that leaving one alone must be on the ignore list.
+// router are the modules that choose experts. Engines build them as quantised
+// layers unless told otherwise.
 var router = regexp.MustCompile(`(^|\.)(gate|router|shared_expert_gate)$`)
 
 func decide(t safetensors.Tensor, keep []pattern) Step {

@@ -227,6 +227,70 @@ func TestRunWritesWhatEnginesRead(t *testing.T) {
 	}
 }
 
+// A name that nothing answers to is a slip, and what was to be kept would be
+// quantised.
+func TestKeepMustMatch(t *testing.T) {
+	src := checkpoint(t, safetensors.BF16, gaussian(4), "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight")
+	for keep, ok := range map[string]bool{
+		"model.layers.0.mlp.up_proj":        true,
+		"re:.*up_proj":                      true,
+		"model.embed_tokens":                true, // stays anyway
+		"lm_head":                           true, // tied: engines build it, the checkpoint has none
+		"up_proj":                           false,
+		"model.layers.0.mlp.up_proj.weight": false,
+		"re:up_proj":                        false, // matches from the start
+		"re:(":                              false,
+		"":                                  false,
+	} {
+		_, err := Run(t.Context(), src, filepath.Join(t.TempDir(), "out"), Options{Scheme: FP8Dynamic, Keep: []string{keep}}, func(int64, int64) {})
+		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "keep") {
+			t.Errorf("keep %q: %v", keep, err)
+		}
+	}
+}
+
+// Every type that Run takes comes out as its own codes times its own scales, and
+// what an earlier call left half done is no hindrance.
+func TestRunKeepsTheTypeOfScales(t *testing.T) {
+	for _, d := range []safetensors.DType{safetensors.BF16, safetensors.F16, safetensors.F32} {
+		value := func(_ string, i int) float32 { return arithmeticOf(d).round(0.01 * float32(1+i%23)) }
+		src := checkpoint(t, d, value, "a.weight")
+		dir := t.TempDir()
+		for scheme, codes := range map[string]string{FP8Dynamic: "a.weight", Int4: "a.weight_packed"} {
+			dst := filepath.Join(dir, scheme)
+			if err := os.MkdirAll(filepath.Join(dir, ".partial-"+scheme, "x"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Run(t.Context(), src, dst, Options{Scheme: scheme}, func(int64, int64) {}); err != nil {
+				t.Fatalf("%v %s: %v", d, scheme, err)
+			}
+			raw, scale := bytesOf(t, dst, "a.weight_scale")
+			if scale.DType != d {
+				t.Errorf("%v %s: scales are %v", d, scheme, scale.DType)
+			}
+			scales := make([]float32, scale.Elements())
+			if _, err := safetensors.Floats(scales, d, raw); err != nil {
+				t.Fatal(err)
+			}
+			b, _ := bytesOf(t, dst, codes)
+			for i := range 6 * 16 {
+				var got, most float32
+				if scheme == FP8Dynamic {
+					got, most = safetensors.FromE4M3(b[i])*scales[i/16], 0.07
+				} else {
+					got, most = float32(int(b[i/2]>>(4*(i%2))&15)-8)*scales[0], 0.5*scales[0]/value("", i)+0.02
+				}
+				if off := (got - value("", i)) / value("", i); off > most || off < -most {
+					t.Fatalf("%v %s: value %d is %v, want %v", d, scheme, i, got, value("", i))
+				}
+			}
+			if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		}
+	}
+}
+
 func TestRunRefusesDamagedWeights(t *testing.T) {
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		for _, scheme := range []string{FP8Dynamic, Int4} {

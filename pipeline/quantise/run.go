@@ -361,14 +361,14 @@ func config(src, dst string, o Options, steps []Step) error {
 	hasHead := false
 	for _, s := range steps {
 		module := strings.TrimSuffix(s.Name, ".weight")
-		hasHead = hasHead || module == "lm_head"
+		hasHead = hasHead || module == head
 		if s.Ignore {
 			ignore = append(ignore, module)
 		}
 	}
 	if !hasHead {
 		// A tied head has no tensor of its own, but engines build a module for it.
-		ignore = append(ignore, "lm_head")
+		ignore = append(ignore, head)
 	}
 	c["quantization_config"] = quantisation(o.Scheme, ignore)
 	out, err := json.MarshalIndent(c, "", "  ")
