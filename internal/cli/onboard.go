@@ -162,12 +162,12 @@ func (e *env) onboard(ctx context.Context, spec pipeline.Spec, f onboardFlags) e
 		return err
 	}
 	defer release()
-	if err := e.ensureWatch(ctx, h); err != nil {
+	opts := pipeline.Options{RollbackOn: f.guards.on, Only: f.guards.only, Again: f.again, Listen: f.listen, Routers: f.routers}
+	run, err := e.findOrCreate(ctx, h, d, spec, owner, opts)
+	if err != nil {
 		return err
 	}
-	opts := pipeline.Options{RollbackOn: f.guards.on, Only: f.guards.only, Again: f.again, Listen: f.listen, Routers: f.routers}
-	run, err := e.findOrCreate(ctx, d, spec, owner, opts)
-	if err != nil {
+	if err := e.ensureWatch(ctx, h); err != nil {
 		return err
 	}
 	if f.from != "" {
@@ -212,9 +212,14 @@ func (e *env) confirmFirst(ctx context.Context, h *home, spec pipeline.Spec, yes
 	return err
 }
 
+func busy(h pipeline.Head) error {
+	return usage("run %s of %s is being driven by another process (%s); see llmops runs show %s, or take it with llmops runs attach %s", h.Run, h.Alias, h.Owner, h.Run, h.Run)
+}
+
 // findOrCreate resumes the alias's run of the same spec, or begins a new one in
-// the place of one that nobody drives.
-func (e *env) findOrCreate(ctx context.Context, d pipeline.Deps, spec pipeline.Spec, owner string, opts pipeline.Options) (string, error) {
+// the place of one that nobody drives. A run that was handed over is taken back
+// before there is a watch, which would take it first.
+func (e *env) findOrCreate(ctx context.Context, h *home, d pipeline.Deps, spec pipeline.Spec, owner string, opts pipeline.Options) (string, error) {
 	last, err := pipeline.Last(ctx, d.Store, spec.Name)
 	if err != nil && !errors.Is(err, fleet.ErrNotFound) {
 		return "", err
@@ -223,7 +228,12 @@ func (e *env) findOrCreate(ctx context.Context, d pipeline.Deps, spec pipeline.S
 		return pipeline.Create(ctx, d, spec, opts)
 	}
 	if last.State == pipeline.Running && d.Alive(last.Owner) {
-		return "", usage("run %s of %s is being driven by another process (%s); see llmops runs show %s, or take it with llmops runs attach %s", last.Run, spec.Name, last.Owner, last.Run, last.Run)
+		return "", busy(last)
+	}
+	if last.Host != "" {
+		if err := pipeline.TakeBack(ctx, d.Store, last.Run); err != nil {
+			return "", err
+		}
 	}
 	old, err := pipeline.ReadSpec(ctx, d.Blobs, last)
 	if err != nil {
@@ -234,14 +244,12 @@ func (e *env) findOrCreate(ctx context.Context, d pipeline.Deps, spec pipeline.S
 		if len(opts.RollbackOn) == 0 {
 			opts.RollbackOn, opts.Only = last.Options.RollbackOn, last.Options.Only
 		}
-		if last.Host != "" {
-			if err := pipeline.TakeBack(ctx, d.Store, last.Run); err != nil {
-				return "", err
-			}
-		}
 		return last.Run, pipeline.Amend(ctx, d.Store, last.Run, opts)
 	}
 	e.say("run %s of another model file was not finished: taking its candidate off the fleet", last.Run)
+	if err := e.ensureWatch(ctx, h); err != nil {
+		return "", err
+	}
 	if err := pipeline.Discard(ctx, d, last.Run, owner, "another model file was onboarded"); err != nil {
 		return "", err
 	}

@@ -144,21 +144,22 @@ func newRunsAttachCmd(e *env) *cobra.Command {
 			if head.Over() {
 				return usage("run %s is %s: %s", head.Run, head.State, head.Reason)
 			}
-			if err := pipeline.TakeBack(ctx, h.store, head.Run); err != nil {
-				return err
-			}
 			return e.goOn(ctx, h, head, head.Until)
 		},
 	}
 }
 
-// goOn drives a run that is there already.
+// goOn drives a run that is there already. It is taken from whoever drives it
+// before there is a watch, which would take it first.
 func (e *env) goOn(ctx context.Context, h *home, head pipeline.Head, until string) error {
 	owner, release, err := h.own("cli")
 	if err != nil {
 		return err
 	}
 	defer release()
+	if err := pipeline.TakeBack(ctx, h.store, head.Run); err != nil {
+		return err
+	}
 	if err := e.ensureWatch(ctx, h); err != nil {
 		return err
 	}

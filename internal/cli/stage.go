@@ -58,8 +58,12 @@ for --run.
 func (h *home) waiting(ctx context.Context, stage, name string) (pipeline.Head, error) {
 	if name != "" {
 		head, err := h.readRun(ctx, name)
-		if err == nil && head.Over() {
+		switch {
+		case err != nil:
+		case head.Over():
 			err = usage("run %s is %s: %s", head.Run, head.State, head.Reason)
+		case head.State == pipeline.Running && h.alive(head.Owner):
+			err = busy(head)
 		}
 		return head, err
 	}
