@@ -9,6 +9,7 @@ import (
 
 	"llmops/evidence"
 	"llmops/fleet"
+	"llmops/serving/route"
 )
 
 // supervise ends the replicas of jobs that go away, as a supervisor does.
@@ -64,9 +65,7 @@ func TestPromoteStopsWhatTheRouteNoLongerNames(t *testing.T) {
 	if _, err := d.Store.Put(t.Context(), versionsName("a.model"), mustJSON(vs), 0); err != nil {
 		t.Fatal(err)
 	}
-	st, err := d.Scheduler.(interface {
-		Status(context.Context, string) (fleet.Status, error)
-	}).Status(t.Context(), JobName("a.model", "v0"))
+	st, err := d.Scheduler.Status(t.Context(), JobName("a.model", "v0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,5 +98,60 @@ func TestPromoteStopsWhatTheRouteNoLongerNames(t *testing.T) {
 	}
 	if b, _, err := Standbys(t.Context(), d.Store); err != nil || len(b) != 1 || b[0].Version != "v1" {
 		t.Errorf("standbys %+v, %v", b, err)
+	}
+}
+
+// Whoever brings a run's deployment back into its state, it is still the run that
+// began the alias.
+func TestFirstStaysFirst(t *testing.T) {
+	d, _ := standbyFleet(t, time.Now())
+	st, err := d.Scheduler.Status(t.Context(), JobName("a.model", "v0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Listen = st.Replicas[0].Addr
+	doc, err := d.Store.Get(t.Context(), route.Name("a.model"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Store.Delete(t.Context(), doc.Name, doc.Rev); err != nil {
+		t.Fatal(err)
+	}
+	attempt := func(run string) *Attempt {
+		t.Helper()
+		j, err := Claim(t.Context(), d, run, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &Attempt{Deps: d, Spec: Spec{Name: "a.model"}, Run: run, Stage: StageDeploy, j: j}
+	}
+	first := func(a *Attempt) bool {
+		t.Helper()
+		var out DeployOutput
+		if err := firstRoute(t.Context(), a, "v0", &out); err != nil {
+			t.Fatal(err)
+		}
+		finished(t, a.j, StageDeploy, out)
+		return out.First
+	}
+	a := attempt(begin(t, d, "here"))
+	if !first(a) {
+		t.Error("the first run is not the first")
+	}
+	a.j.head.Stages = nil // its driver died before it recorded the stage
+	if !first(a) {
+		t.Error("after a restart it is not")
+	}
+	if _, err := claimRoute(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	if !first(a) {
+		t.Error("once it has taken the route it is not")
+	}
+	if err := a.j.release(t.Context(), Refused, "eval"); err != nil {
+		t.Fatal(err)
+	}
+	if first(attempt(begin(t, d, "elsewhere"))) {
+		t.Error("the second run is the first, too")
 	}
 }

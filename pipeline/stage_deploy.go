@@ -80,7 +80,17 @@ func runDeploy(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	}
 	a.Output(out)
 	n := len(out.Parent.Ready) + len(out.Candidate.Ready)
-	return evidence.Check("every replica of parent and candidate has produced a token", n > 0, n), nil
+	v := evidence.Check("every replica of parent and candidate has produced a token", n > 0, n)
+	arms := []Arm{out.Parent}
+	if candidate.Name != parent.Name {
+		arms = append(arms, out.Candidate)
+	}
+	for _, arm := range arms {
+		if have, want := len(arm.Ready), a.Spec.Placement.Replicas; have != want {
+			v.Warnings = append(v.Warnings, fmt.Sprintf("version %s was there before and keeps its %d replicas; the file asks for %d", arm.Version.Name, have, want))
+		}
+	}
+	return v, nil
 }
 
 // up brings a version's replicas to their first token.
@@ -161,9 +171,15 @@ func routerJob(name, listen, state string) (fleet.Job, error) {
 // firstRoute sends the alias's traffic to its first version, when it has none.
 func firstRoute(ctx context.Context, a *Attempt, version string, out *DeployOutput) error {
 	c := a.control()
-	_, _, err := c.Read(ctx)
+	d, _, err := c.Read(ctx)
 	if err == nil {
-		return nil
+		// Brought back into its state, it is still the run that began the alias.
+		var was DeployOutput
+		if a.j.head.stage(StageDeploy) != nil {
+			err = a.Result(ctx, StageDeploy, &was)
+		}
+		out.First = was.First || d.Run == a.Run && d.Epoch == 1
+		return err
 	}
 	if !errors.Is(err, fleet.ErrNotFound) {
 		return err
