@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/xml"
 	"fmt"
+	"strings"
 
 	"llmops/evidence"
 )
@@ -42,8 +43,8 @@ func JUnit(r Run) ([]byte, error) {
 	for _, s := range r.Stages {
 		ts := suite{Name: s.Name, Time: fmt.Sprintf("%.3f", s.Took.Seconds())}
 		leaves(s.Verdict, func(v evidence.Verdict) {
-			c := tcase{Name: v.Claim, Class: r.Alias + "." + s.Name, Out: interval(v)}
-			m := &message{Message: interval(v), Type: v.Outcome.String()}
+			c := tcase{Name: v.Claim, Class: r.Alias + "." + s.Name, Out: said(v)}
+			m := &message{Message: said(v), Type: v.Outcome.String()}
 			switch v.Outcome {
 			case evidence.Fail:
 				c.Failure = m
@@ -64,6 +65,15 @@ func JUnit(r Run) ([]byte, error) {
 	return append([]byte(xml.Header), append(b, '\n')...), nil
 }
 
+// said is all that a verdict says beside its claim: figures and doubts.
+func said(v evidence.Verdict) string {
+	parts := v.Warnings
+	if i := interval(v); i != "" {
+		parts = append([]string{i}, parts...)
+	}
+	return strings.Join(parts, "; ")
+}
+
 func leaves(v evidence.Verdict, fn func(evidence.Verdict)) {
 	if len(v.Parts) == 0 {
 		fn(v)
@@ -78,6 +88,6 @@ func leaves(v evidence.Verdict, fn func(evidence.Verdict)) {
 	}
 	// A verdict may be worse than its parts, as one that ran out of time is.
 	if v.Outcome != worst && v.Outcome != evidence.Pass {
-		fn(evidence.Verdict{Claim: v.Claim, Outcome: v.Outcome, N: v.N})
+		fn(evidence.Verdict{Claim: v.Claim, Outcome: v.Outcome, N: v.N, Warnings: v.Warnings})
 	}
 }

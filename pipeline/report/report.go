@@ -91,7 +91,7 @@ func interval(v evidence.Verdict) string {
 // Markdown is a summary with one line a verdict.
 func Markdown(r Run) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "## %s: %s\n\nRun `%s`, %s.\n\n", r.Alias, r.Outcome, r.ID, r.Reason)
+	fmt.Fprintf(&b, "## %s: %s\n\nRun `%s`, %s.\n\n", cell(r.Alias), r.Outcome, r.ID, cell(r.Reason))
 	b.WriteString("| stage | verdict | evidence | n | took |\n|---|---|---|---|---|\n")
 	for _, s := range r.Stages {
 		took := s.Took.Round(100 * time.Millisecond).String()

@@ -66,6 +66,11 @@ func TestJUnitCountsWhatDidNotPass(t *testing.T) {
 	if e := s.Suites[1]; e.Tests != 3 || e.Failures != 1 || e.Errors != 1 {
 		t.Errorf("eval has %d tests, %d failures, %d errors", e.Tests, e.Failures, e.Errors)
 	}
+	// A verdict without figures says in words why it failed.
+	lost := Run{Stages: []Stage{{Name: "canary", Verdict: evidence.Check("the run kept the route", false, 1, "somebody rolled back")}}}
+	if b, err = JUnit(lost); err != nil || !strings.Contains(string(b), `message="somebody rolled back"`) {
+		t.Errorf("%s, %v", b, err)
+	}
 	gaveUp := Run{Stages: []Stage{{Name: "canary", Verdict: evidence.Verdict{Claim: "ran out of time", Parts: []evidence.Verdict{{Outcome: evidence.Pass}}}}}}
 	if b, err = JUnit(gaveUp); err != nil || !strings.Contains(string(b), `errors="1"`) {
 		t.Errorf("a canary that gave up with every part passing has no error: %s, %v", b, err)
@@ -78,6 +83,11 @@ func TestMarkdownIsOneTable(t *testing.T) {
 		if strings.HasPrefix(line, "|") && strings.Count(strings.ReplaceAll(line, `\|`, ""), "|") != 6 {
 			t.Errorf("row has another number of cells: %q", line)
 		}
+	}
+	r := example()
+	r.Reason = "deploy: starting\n| a | <script> |"
+	if s := Markdown(r); !strings.Contains(s, "deploy: starting \\| a \\| &lt;script> \\|") {
+		t.Errorf("the reason is\n%s", s[:120])
 	}
 	if !strings.Contains(s, "**eval**") || strings.Contains(s, "<b>") {
 		t.Errorf("markdown is\n%s", s)
