@@ -101,10 +101,12 @@ func reportOf(s shown, spec pipeline.Spec) report.Run {
 		{Name: "model file", Value: spec.File}, {Name: "source", Value: spec.Source}, {Name: "scheme", Value: scheme},
 		{Name: "engine", Value: fmt.Sprintf("%s, %d tokens, %d sequences", spec.Engine.Kind, spec.Engine.MaxModelLen, spec.Engine.MaxNumSeqs)},
 		{Name: "traffic planned", Value: fmt.Sprintf("%g/s, %d tokens in, %d out", spec.Traffic.Rate, spec.Traffic.Input, spec.Traffic.Output)},
-		{Name: "service level", Value: fmt.Sprintf("TTFT %v, TPOT %v, errors %g%%, refusals %g%%", spec.SLO.TTFT, spec.SLO.TPOT, 100*spec.SLO.ErrorRate, 100*spec.SLO.RefusalRate)},
+		{Name: "service level", Value: fmt.Sprintf("TTFT %v, TPOT %v, errors %s, refusals %s", spec.SLO.TTFT, spec.SLO.TPOT, stated(spec.SLO.ErrorRate), stated(spec.SLO.RefusalRate))},
 	}
-	if s.Options.Only {
-		r.Facts = append(r.Facts, report.Fact{Name: "guards", Value: "only " + strings.Join(s.Options.RollbackOn, ", ") + ", as asked on the command line"})
+	if on := strings.Join(s.Options.RollbackOn, ", "); s.Options.Only {
+		r.Facts = append(r.Facts, report.Fact{Name: "guards", Value: "only " + on + ", as asked on the command line"})
+	} else if on != "" {
+		r.Facts = append(r.Facts, report.Fact{Name: "guards", Value: strings.Join(spec.Canary.RollbackOn, ", ") + "; and " + on + ", as asked on the command line"})
 	}
 	for i, rec := range s.Records {
 		r.Stages = append(r.Stages, report.Stage{Name: rec.Stage, Took: rec.Ended.Sub(rec.Started), Reused: s.Stages[i].Reused, Verdict: rec.Verdict})
@@ -112,6 +114,9 @@ func reportOf(s shown, spec pipeline.Spec) report.Run {
 		case pipeline.StageDeploy:
 			var d pipeline.DeployOutput
 			if json.Unmarshal(rec.Output, &d) == nil {
+				if d.First {
+					r.Facts = append(r.Facts, report.Fact{Name: "first version", Value: fmt.Sprintf("nothing was live before: the unquantised source went live as %s without a gate", d.Parent.Version.Name)})
+				}
 				r.Facts = append(r.Facts, report.Fact{Name: "versions", Value: fmt.Sprintf("parent %s (%s), candidate %s (%s), stable %s",
 					d.Parent.Version.Name, d.Parent.Version.Scheme, d.Candidate.Version.Name, d.Candidate.Version.Scheme, d.Stable.Version.Name)})
 			}
@@ -130,6 +135,14 @@ func reportOf(s shown, spec pipeline.Spec) report.Run {
 		r.Deciders = append(r.Deciders, report.Decider{At: j.At, Owner: j.Owner, Stage: j.Stage, What: what})
 	}
 	return r
+}
+
+// stated is a rate that a service level may leave out.
+func stated(rate float64) string {
+	if rate == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%.4g%%", 100*rate)
 }
 
 func canaryOf(c canary.Result) *report.Canary {
