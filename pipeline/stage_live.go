@@ -235,7 +235,7 @@ func (s *canarySaved) returned(d route.Doc) bool {
 
 func tellCanary(a *Attempt, p canary.Policy, s canary.State, act canary.Action) {
 	step := p.Steps[s.Step]
-	text := fmt.Sprintf("%g%%, %d requests of the candidate", 100*step.Weight, s.Requests[1])
+	text := fmt.Sprintf("%.4g%%, %d requests of the candidate", 100*step.Weight, s.Requests[1])
 	if s.Note != "" {
 		text += ", " + s.Note
 	}

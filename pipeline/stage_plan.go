@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"time"
 
 	"llmops/evidence"
 	"llmops/model"
@@ -105,11 +106,14 @@ func planCanary(a *Attempt, out *PlanOutput, v *evidence.Verdict) {
 	}
 	last := c.Steps[len(c.Steps)-1]
 	atMost := expect + a.Spec.Traffic.Rate*last.Weight*last.Bake.Seconds()*(c.Max-1)
-	p := canaryPolicy(a.Spec, a.Opts, "", "")
-	for g, need := range canary.Needs(p) {
+	needs := canary.Needs(canaryPolicy(a.Spec, a.Opts, "", ""))
+	for _, g := range canary.Names {
+		need, stated := needs[g]
+		if !stated {
+			continue
+		}
 		pc := PlanCanary{Guard: g, Need: need, Expect: int(expect), AtMost: int(atMost)}
-		rate := a.Spec.Traffic.Rate * last.Weight
-		pc.Minutes = math.Round(10*float64(need)/rate/60) / 10
+		pc.Minutes = math.Round(10*a.Spec.after(need).Minutes()) / 10
 		out.Canary = append(out.Canary, pc)
 		if need > pc.AtMost {
 			w := fmt.Sprintf("guard %s needs %d requests of the candidate, and the canary ends after about %d: raise traffic, weights or bakes", g, need, pc.AtMost)
@@ -117,4 +121,21 @@ func planCanary(a *Attempt, out *PlanOutput, v *evidence.Verdict) {
 			a.Note("%s", w)
 		}
 	}
+}
+
+// after is how long the steps take to bring need requests to the candidate, the
+// last going on as long as it takes.
+func (s Spec) after(need int) time.Duration {
+	left, total := float64(need), 0.0
+	for i, st := range s.Canary.Steps {
+		rate := s.Traffic.Rate * st.Weight
+		if n := rate * st.Bake.Seconds(); i < len(s.Canary.Steps)-1 && n < left {
+			left -= n
+			total += st.Bake.Seconds()
+			continue
+		}
+		total += left / rate
+		break
+	}
+	return time.Duration(min(total, math.MaxInt64/2e9) * float64(time.Second))
 }

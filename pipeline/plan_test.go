@@ -1,0 +1,42 @@
+package pipeline
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"llmops/evidence"
+	"llmops/pipeline/canary"
+	"llmops/serving/slo"
+)
+
+// 20 requests a second: 10 % for 10 s are 20 requests of the candidate, 50 % for
+// 15 s another 150, and up to four bakes of the last step 450 more.
+func TestPlanOfACanary(t *testing.T) {
+	a := &Attempt{Spec: Spec{Traffic: Traffic{Rate: 20},
+		SLO: slo.Class{TTFT: slo.Bound{Quantile: 0.95, Limit: time.Second}, ErrorRate: 0.02, RefusalRate: 0.0001},
+		Canary: Canary{Max: 4, Harm: 1.25, RollbackOn: canary.Names[:],
+			Steps: []Step{{Weight: 0.1, Bake: 10 * time.Second}, {Weight: 0.5, Bake: 15 * time.Second}}}}}
+	for range 20 {
+		var out PlanOutput
+		var v evidence.Verdict
+		planCanary(a, &out, &v)
+		var names []string
+		for _, c := range out.Canary {
+			names = append(names, c.Guard)
+			if c.Expect != 170 || c.AtMost != 620 {
+				t.Errorf("%+v", c)
+			}
+			// Behind the first step ten come a second.
+			if want := (10 + float64(c.Need-20)/10) / 60; c.Minutes < want-0.06 || c.Minutes > want+0.06 {
+				t.Errorf("%s: %d requests in %g minutes, want %g", c.Guard, c.Need, c.Minutes, want)
+			}
+		}
+		if want := []string{"ttft", "errors", "refusals"}; !slices.Equal(names, want) {
+			t.Fatalf("guards %v, want %v in this order", names, want)
+		}
+		if len(v.Warnings) != 1 { // refusals cannot be decided
+			t.Errorf("%v", v.Warnings)
+		}
+	}
+}
