@@ -219,15 +219,29 @@ func (e *env) down(ctx context.Context, h *home) error {
 		return err
 	}
 	for _, r := range runs {
-		if !r.Over() {
-			if err := pipeline.TakeBack(ctx, h.store, r.Run); err != nil {
+		if r.Over() {
+			continue
+		}
+		if err := pipeline.TakeBack(ctx, h.store, r.Run); err != nil {
+			if now, e := pipeline.Read(ctx, h.store, r.Run); e != nil || !now.Over() {
 				return err
 			}
 		}
 	}
-	if err := e.stopJobs(ctx, h); err != nil {
-		return err
+	// A driver that was fenced a moment ago may be in the middle of something, and
+	// so may the supervisor: what is left once that is gone goes, too.
+	for {
+		err := errors.Join(e.stopJobs(ctx, h), h.deleteRoutes(ctx), h.stopWatch(ctx))
+		if err != nil {
+			return err
+		}
+		if some, err := h.serves(ctx); err != nil || !some {
+			return err
+		}
 	}
+}
+
+func (h *home) deleteRoutes(ctx context.Context) error {
 	docs, err := h.store.List(ctx, route.Prefix)
 	if err != nil {
 		return err
@@ -237,10 +251,22 @@ func (e *env) down(ctx context.Context, h *home) error {
 			return err
 		}
 	}
-	return h.stopWatch(ctx)
+	return nil
 }
 
-// stopJobs stops every job and waits for its replicas, which needs a watch.
+// serves tells whether there is a job, a replica or a route.
+func (h *home) serves(ctx context.Context) (bool, error) {
+	for _, prefix := range []string{"job/", "replica/", route.Prefix} {
+		docs, err := h.store.List(ctx, prefix)
+		if err != nil || len(docs) > 0 {
+			return len(docs) > 0, err
+		}
+	}
+	return false, nil
+}
+
+// stopJobs stops every job, those that come meanwhile, too, and waits for their
+// replicas, which needs a watch.
 func (e *env) stopJobs(ctx context.Context, h *home) error {
 	jobs, err := h.scheduler.Jobs(ctx)
 	if err != nil {
@@ -253,19 +279,25 @@ func (e *env) stopJobs(ctx context.Context, h *home) error {
 	if err := e.ensureWatch(ctx, h); err != nil {
 		return err
 	}
-	for _, j := range jobs {
-		if err := h.scheduler.Stop(ctx, j.Name); err != nil {
+	gone := errors.New("gone")
+	err = h.store.Watch(ctx, "", func(d fleet.Doc) error {
+		if !strings.HasPrefix(d.Name, "job/") && !strings.HasPrefix(d.Name, "replica/") {
+			return nil
+		}
+		jobs, err := h.scheduler.Jobs(ctx)
+		if err != nil {
 			return err
 		}
-		e.say("stopping %s", j.Name)
-	}
-	gone := errors.New("gone")
-	err = h.store.Watch(ctx, "", func(fleet.Doc) error {
-		left, err := h.store.List(ctx, "replica/")
-		if err == nil && len(left) == 0 {
-			err = gone
+		for _, j := range jobs {
+			if err := h.scheduler.Stop(ctx, j.Name); err != nil {
+				return err
+			}
+			e.say("stopping %s", j.Name)
 		}
-		return err
+		if left, err := h.store.List(ctx, "replica/"); err != nil || len(left) > 0 {
+			return err
+		}
+		return gone
 	})
 	if !errors.Is(err, gone) {
 		return err
