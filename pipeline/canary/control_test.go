@@ -139,11 +139,12 @@ func (g *gate) Watch(ctx context.Context, prefix string, fn func(fleet.Doc) erro
 // gateway is one router with its own view of the store, its own clock and an
 // admin address that can be made to fail or to hang.
 type gateway struct {
-	*router.Router
+	atomic.Pointer[router.Router]
 	name  string
 	store *gate
 	api   *httptest.Server
 	admin *httptest.Server
+	end   func()       // of the router
 	ahead atomic.Int64 // of the real clock, in ns
 	dead  atomic.Bool  // the admin fails
 	hang  atomic.Pointer[chan struct{}]
@@ -182,13 +183,16 @@ func newBench(t *testing.T, routers int) *bench {
 		b.put("replica/"+job+"/main-0", fleet.Replica{ID: job, Addr: e.Listener.Addr().String(), Nonce: e.version, State: fleet.Healthy})
 	}
 	b.put(route.Name(alias), route.New(alias, "run-1", "v0"))
-	admins := map[string]*route.Admin{}
 	for i := range routers {
-		g := b.gateway(fmt.Sprintf("router-%d", i+1), store)
-		b.gateways = append(b.gateways, g)
-		admins[g.name] = &route.Admin{Base: g.admin.URL}
+		b.gateways = append(b.gateways, b.gateway(fmt.Sprintf("router-%d", i+1), store))
 	}
-	b.control = &Control{Store: b.store, Alias: alias, Routers: func(context.Context) (map[string]*route.Admin, error) { return admins, nil }}
+	b.control = &Control{Store: b.store, Alias: alias, Routers: func(context.Context) (map[string]*route.Admin, error) {
+		admins := map[string]*route.Admin{}
+		for _, g := range b.gateways {
+			admins[g.name] = &route.Admin{Base: g.admin.URL}
+		}
+		return admins, nil
+	}}
 	b.until("all routers answer from stable and reach the candidate", func() bool {
 		for _, g := range b.gateways {
 			if b.ask(g) != "v0" {
@@ -202,13 +206,8 @@ func newBench(t *testing.T, routers int) *bench {
 
 func (b *bench) gateway(name string, store fleet.Store) *gateway {
 	g := &gateway{name: name, store: &gate{Store: store}}
-	began := time.Now()
-	g.Router = router.New(router.Options{Name: name, Store: g.store, Renew: 50 * time.Millisecond, Probe: 20 * time.Millisecond,
-		Now: func() time.Duration { return time.Since(began) + time.Duration(g.ahead.Load()) }})
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- g.Run(ctx) }()
-	g.api = httptest.NewServer(g)
+	g.start()
+	g.api = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.Load().ServeHTTP(w, r) }))
 	g.admin = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hang := g.hang.Load(); hang != nil {
 			select {
@@ -219,10 +218,29 @@ func (b *bench) gateway(name string, store fleet.Store) *gateway {
 		if g.dead.Load() {
 			panic(http.ErrAbortHandler)
 		}
-		g.Admin().ServeHTTP(w, r)
+		g.Load().Admin().ServeHTTP(w, r)
 	}))
-	b.t.Cleanup(func() { g.api.Close(); g.admin.Close(); cancel(); <-ended })
+	b.t.Cleanup(func() { g.api.Close(); g.admin.Close(); g.end() })
 	return g
+}
+
+// start makes the gateway a router that knows nothing yet.
+func (g *gateway) start() {
+	began := time.Now()
+	r := router.New(router.Options{Name: g.name, Store: g.store, Renew: 50 * time.Millisecond, Probe: 20 * time.Millisecond,
+		Now: func() time.Duration { return time.Since(began) + time.Duration(g.ahead.Load()) }})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx) }()
+	g.end = func() { cancel(); <-ended }
+	g.Store(r)
+}
+
+// restart puts a new router in the place of one that dies.
+func (g *gateway) restart() {
+	end := g.end
+	g.start()
+	end()
 }
 
 func (b *bench) put(name string, v any) {
@@ -325,7 +343,7 @@ func (b *bench) half() {
 		n++
 		b.change(func(d route.Doc) (route.Doc, error) { return route.Renew(d, epoch, d.Seq+1, fmt.Sprint("look ", n)) })
 		for _, g := range b.gateways {
-			if s, ok := g.State(alias); !ok || !s.Leased {
+			if s, ok := g.Load().State(alias); !ok || !s.Leased {
 				return false
 			}
 		}
@@ -366,7 +384,7 @@ func TestRollbackReachesEveryRouterByTheLease(t *testing.T) {
 	if fmt.Sprint(d.Acked) != "[router-1]" || fmt.Sprint(d.Missing) != "[router-2 router-3]" || d.Took > time.Second {
 		t.Errorf("delivery is %+v", d)
 	}
-	if s, _ := here.State(alias); s.Leased || s.Shares["v0"] != route.Million {
+	if s, _ := here.Load().State(alias); s.Leased || s.Shares["v0"] != route.Million {
 		t.Errorf("the reachable router has %+v", s)
 	}
 	if n := b.answers(here, 50); n["v0"] != 50 {
@@ -375,7 +393,7 @@ func TestRollbackReachesEveryRouterByTheLease(t *testing.T) {
 	t.Logf("done on the reachable router after %v", d.Took)
 
 	for _, g := range []*gateway{stopped, cut} {
-		s, _ := g.State(alias)
+		s, _ := g.Load().State(alias)
 		if !s.Leased || s.Left > LeaseTTL {
 			t.Fatalf("%s has %+v", g.name, s)
 		}
@@ -397,7 +415,7 @@ func TestRollbackReachesEveryRouterByTheLease(t *testing.T) {
 		t.Errorf("the router that was stopped answers %v", n)
 	}
 	b.until("it has the rollback", func() bool {
-		s, _ := stopped.State(alias)
+		s, _ := stopped.Load().State(alias)
 		if s.Leased {
 			t.Fatal("the lease came back to life")
 		}

@@ -117,7 +117,7 @@ func (r *runner) look(ctx context.Context, s State) (State, Action, error) {
 // act does what a look led to.
 func (r *runner) act(ctx context.Context, s State, a Action) (d Delivery, err error) {
 	switch a.Kind {
-	case Advance:
+	case Advance, Again:
 		return d, r.grant(ctx, s)
 	case Renew:
 		_, d, err = r.c.Change(ctx, func(d route.Doc) (route.Doc, error) {

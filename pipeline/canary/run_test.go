@@ -86,7 +86,7 @@ func (h *host) heard(text string) bool {
 // leased tells whether any router gives weight to the candidate.
 func (b *bench) leased() bool {
 	for _, g := range b.gateways {
-		if s, _ := g.State(alias); s.Shares["v1"] > 0 {
+		if s, _ := g.Load().State(alias); s.Shares["v1"] > 0 {
 			return true
 		}
 	}
@@ -180,6 +180,27 @@ func TestCanaryGivesWay(t *testing.T) {
 				t.Errorf("it left the route at %+v, %v", after, err)
 			}
 		})
+	}
+}
+
+// A router that is started anew has lost the lease; when it is the only one
+// nobody else's traffic would renew it.
+func TestCanaryOutlastsItsRouter(t *testing.T) {
+	t.Parallel()
+	b, h := newBench(t, 1), &host{}
+	b.traffic(10 * time.Millisecond)
+	p := quick()
+	p.Steps = []Stage{{0.5, 3 * time.Second}}
+	ended := b.run(p, Begin(p, time.Now()), b.claim("run-1"), h)
+	b.until("the candidate has traffic", func() bool { s, ok := h.last(); return ok && s.Requests[1] > 0 })
+	b.gateways[0].restart()
+	b.until("the candidate has traffic again", b.leased)
+	res, err := (<-ended)()
+	if err != nil || res.Kind != Promote || !h.heard("router-1 was started anew") {
+		t.Errorf("ended with %s, %s, %v", res.Kind, res.Reason, err)
+	}
+	if fmt.Sprint(h.intents) != "[lease 50% to v1 lease 50% to v1]" {
+		t.Errorf("intents %v", h.intents)
 	}
 }
 

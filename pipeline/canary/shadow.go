@@ -2,7 +2,6 @@ package canary
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -45,16 +44,22 @@ type ShadowResult struct {
 // like any weight.
 func Shadow(ctx context.Context, c *Control, p ShadowPolicy, epoch uint64, h Hooks, tell func(ShadowResult)) (ShadowResult, error) {
 	res := ShadowResult{Policy: p}
-	if err := h.Intent(ctx, fmt.Sprintf("mirror %g%% to %s", 100*p.Share, p.Candidate), nil); err != nil {
-		return res, err
+	grant := func() error {
+		if err := h.Intent(ctx, fmt.Sprintf("mirror %g%% to %s", 100*p.Share, p.Candidate), nil); err != nil {
+			return err
+		}
+		_, _, err := c.Change(ctx, func(d route.Doc) (route.Doc, error) {
+			return route.Grant(d, epoch, route.Lease{Intent: route.Intent{Mirror: map[string]uint32{p.Candidate: ppm(p.Share)}}, TTL: LeaseTTL})
+		})
+		return err
 	}
 	before, _, err := c.Reports(ctx)
 	if err != nil {
 		return res, err
 	}
-	if _, _, err := c.Change(ctx, func(d route.Doc) (route.Doc, error) {
-		return route.Grant(d, epoch, route.Lease{Intent: route.Intent{Mirror: map[string]uint32{p.Candidate: ppm(p.Share)}}, TTL: LeaseTTL})
-	}); err != nil {
+	boots := map[string]string{}
+	anew(boots, before)
+	if err := grant(); err != nil {
 		return res, err
 	}
 	began, renewed, seen := time.Now(), time.Now(), uint64(0)
@@ -69,10 +74,19 @@ func Shadow(ctx context.Context, c *Control, p ShadowPolicy, epoch uint64, h Hoo
 		if err := c.holds(ctx, epoch); err != nil {
 			return res, err
 		}
-		if err := res.look(ctx, c, before); err != nil {
+		reports, err := res.look(ctx, c, before)
+		if err != nil {
 			return res, err
 		}
 		tell(res)
+		if anew(boots, reports) {
+			// It copies nothing before it has seen the lease move, and if no other
+			// router does there is nothing to renew it by.
+			if err := grant(); err != nil {
+				return res, err
+			}
+			renewed = time.Now()
+		}
 		n := res.Copies.Total().Chosen
 		if fresh := n > seen; fresh && time.Since(renewed) >= RenewEvery-tickEvery {
 			if _, _, err := c.Change(ctx, func(d route.Doc) (route.Doc, error) {
@@ -108,14 +122,22 @@ func endMirror(ctx context.Context, c *Control, epoch uint64, h Hooks) error {
 	return err
 }
 
-// look reads the counters since before and judges them.
-func (r *ShadowResult) look(ctx context.Context, c *Control, before map[string]route.Report) error {
-	reports, missing, err := c.Reports(ctx)
-	if err != nil {
-		return err
+// anew notes which start of each router reports are of, and tells whether one was
+// started again.
+func anew(boots map[string]string, reports map[string]route.Report) (again bool) {
+	for name, r := range reports {
+		again = again || boots[name] != "" && boots[name] != r.Boot
+		boots[name] = r.Boot
 	}
-	if len(reports) == 0 {
-		return errors.Join(errors.New("no router answers"), fmt.Errorf("missing: %v", missing))
+	return again
+}
+
+// look reads the counters since before and judges them. Routers that are all out
+// of reach for a moment change nothing.
+func (r *ShadowResult) look(ctx context.Context, c *Control, before map[string]route.Report) (map[string]route.Report, error) {
+	reports, _, err := c.Reports(ctx)
+	if err != nil || len(reports) == 0 {
+		return nil, err
 	}
 	r.Copies, r.Live = route.Counters{}, route.Counters{}
 	for name, now := range reports {
@@ -128,7 +150,7 @@ func (r *ShadowResult) look(ctx context.Context, c *Control, before map[string]r
 		}
 	}
 	r.Verdict = r.judge()
-	return nil
+	return reports, nil
 }
 
 func (r *ShadowResult) judge() evidence.Verdict {

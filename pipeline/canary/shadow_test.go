@@ -20,7 +20,7 @@ func shadowPolicy() ShadowPolicy {
 
 func (b *bench) mirrored() bool {
 	for _, g := range b.gateways {
-		if s, _ := g.State(alias); len(s.Mirror) > 0 {
+		if s, _ := g.Load().State(alias); len(s.Mirror) > 0 {
 			return true
 		}
 	}
@@ -77,6 +77,27 @@ func TestShadowWithoutTraffic(t *testing.T) {
 	res, err := Shadow(t.Context(), b.control, p, b.claim("run-1"), h.hooks(), func(ShadowResult) {})
 	if err != nil || res.Verdict.Outcome != evidence.Inconclusive || b.mirrored() {
 		t.Errorf("ended with %+v, %v", res.Verdict, err)
+	}
+}
+
+// A router that is started anew is told again what to copy.
+func TestShadowOutlastsItsRouter(t *testing.T) {
+	t.Parallel()
+	b, h := newBench(t, 1), &host{}
+	b.traffic(15 * time.Millisecond)
+	p := shadowPolicy()
+	p.For = 4 * time.Second
+	looks := 0
+	res, err := Shadow(t.Context(), b.control, p, b.claim("run-1"), h.hooks(), func(ShadowResult) {
+		if looks++; looks == 1 {
+			b.gateways[0].restart()
+		}
+	})
+	if err != nil || res.Verdict.Outcome != evidence.Pass || res.Copies.Total().Done < 20 {
+		t.Errorf("ended with %+v after %d copies, %v", res.Verdict, res.Copies.Total().Done, err)
+	}
+	if fmt.Sprint(h.intents) != "[mirror 80% to v1 mirror 80% to v1 end the mirror]" {
+		t.Errorf("intents %v", h.intents)
 	}
 }
 

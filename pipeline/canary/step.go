@@ -23,7 +23,8 @@ type Kind string
 const (
 	Wait     Kind = "wait"
 	Renew    Kind = "renew"
-	Advance  Kind = "advance" // grant the weight of State.Step
+	Again    Kind = "grant again" // the weight of State.Step, which a router has lost
+	Advance  Kind = "advance"     // grant the weight of State.Step
 	Promote  Kind = "promote"
 	Rollback Kind = "rollback"
 	GiveUp   Kind = "give up" // return the traffic, undecided
@@ -106,7 +107,7 @@ func Step(s State, o Observation, p Policy) (State, Action) {
 }
 
 func step(s State, o Observation, p Policy) (State, Action) {
-	fresh := s.add(o, p)
+	fresh, lost := s.add(o, p)
 	dt := min(max(0, o.At.Sub(s.Last)), maxTick)
 	s.Last = o.At
 	if fresh {
@@ -139,6 +140,11 @@ func step(s State, o Observation, p Policy) (State, Action) {
 		return s, Action{Kind: GiveUp, Reason: "not decided in " + time.Duration(p.Max*float64(now.Bake)).String() + ": " + s.lacks(p)}
 	case o.At.Sub(s.Fresh) > LeaseTTL:
 		return s, Action{Kind: GiveUp, Reason: fmt.Sprintf("no outcome of both versions for %v", LeaseTTL)}
+	case lost != "":
+		// It gives the candidate nothing before it has seen the lease move, and if
+		// no other router does there is no evidence to renew it by.
+		s.Renewed = o.At
+		return s, Action{Kind: Again, Reason: "router " + lost + " was started anew"}
 	case fresh && o.At.Sub(s.Renewed) >= RenewEvery-time.Second:
 		s.Renewed = o.At
 		return s, Action{Kind: Renew, Reason: s.seen()}
@@ -167,9 +173,9 @@ func (s State) clone() State {
 }
 
 // add counts what is new since the last look. It reports whether both arms had
-// new outcomes. A router that is new to us only sets its mark: what it counted
-// before may be from before the canary.
-func (s *State) add(o Observation, p Policy) (fresh bool) {
+// new outcomes, and a router that was started anew. A router that is new to us
+// only sets its mark: what it counted before may be from before the canary.
+func (s *State) add(o Observation, p Policy) (fresh bool, lost string) {
 	var news [2]uint64
 	for id, now := range o.Routers {
 		old, known := s.Cursor[id]
@@ -178,7 +184,7 @@ func (s *State) add(o Observation, p Policy) (fresh bool) {
 			continue
 		}
 		if old.Boot != now.Boot {
-			old = Counted{}
+			old, lost = Counted{}, id
 		}
 		for i := range route.Strata {
 			st, ca := now.Stable[i].since(old.Stable[i]), now.Candidate[i].since(old.Candidate[i])
@@ -199,7 +205,7 @@ func (s *State) add(o Observation, p Policy) (fresh bool) {
 			}
 		}
 	}
-	return news[0] > 0 && news[1] > 0
+	return news[0] > 0 && news[1] > 0, lost
 }
 
 // obstacle says why the bake does not go on; empty when it does.
