@@ -304,6 +304,16 @@ func TestCanaryOfSeveralRuns(t *testing.T) {
 	if r := run(t, h.dir, "canary"); r.code != exitUsage || !strings.Contains(r.err, "no run waits for canary") {
 		t.Errorf("with runs that are driven it exits %d: %s", r.code, r.err)
 	}
+	before, err := pipeline.Read(t.Context(), h.store, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := run(t, h.dir, "canary", "--run", a, "--rollback-on", "ttft"); r.code != exitUsage || !strings.Contains(r.err, "driven by another process") {
+		t.Errorf("with a run that is driven it exits %d: %s", r.code, r.err)
+	}
+	if head, err := pipeline.Read(t.Context(), h.store, a); err != nil || len(head.Options.RollbackOn) > 0 || !head.Updated.Equal(before.Updated) {
+		t.Errorf("a run that is driven was touched, which ends its driver: %+v, %v", head, err)
+	}
 	if r := run(t, h.dir, "runs", "list"); r.code != exitDone || !strings.Contains(r.out, a) || !strings.Contains(r.out, "running") {
 		t.Errorf("runs list exits %d:\n%s%s", r.code, r.out, r.err)
 	}
