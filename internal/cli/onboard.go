@@ -14,6 +14,7 @@ import (
 	"llmops/fleet"
 	"llmops/internal/config"
 	"llmops/pipeline"
+	"llmops/serving/route"
 )
 
 const defaultListen = "127.0.0.1:8400"
@@ -95,7 +96,7 @@ when the candidate is live already.
 	c.Flags().IntVar(&f.routers, "routers", 1, "how many routers to run")
 	c.Flags().BoolVar(&f.detach, "detach", false, "let the background process drive the run")
 	c.Flags().BoolVar(&f.yes, "yes", false, "let the first version of the alias go live unasked")
-	c.Flags().BoolVar(&f.again, "again", false, "run all gates although the candidate is live")
+	c.Flags().BoolVar(&f.again, "again", false, "begin a run although the candidate is live: it is measured anew, and cannot be shadowed by itself")
 	f.guards.add(c)
 	return c
 }
@@ -145,7 +146,7 @@ func (e *env) onboard(ctx context.Context, spec pipeline.Spec, f onboardFlags) e
 			return err
 		}
 		if live {
-			e.say("%s is live already: %s. Nothing to do; --again runs the gates anew.", spec.Name, why)
+			e.say("%s is live already: %s. Nothing to do; --again measures it anew.", spec.Name, why)
 			return nil
 		}
 	}
@@ -198,9 +199,11 @@ func free(addr string) error {
 // confirmFirst asks before the first version of an alias goes live, since
 // nothing was live before that it could be compared with.
 func (e *env) confirmFirst(ctx context.Context, h *home, spec pipeline.Spec, yes bool) error {
-	vs, err := pipeline.Versions(ctx, h.store, spec.Name)
-	if err != nil || len(vs) > 0 || yes || spec.First == "parent" {
+	if _, err := h.store.Get(ctx, route.Name(spec.Name)); !errors.Is(err, fleet.ErrNotFound) {
 		return err
+	}
+	if yes || spec.First == "parent" {
+		return nil
 	}
 	if !isTerminal(e.in) {
 		return usage("%s has no live version yet: its unquantised source would go live as v0; say so with first: parent in %s, or with --yes", spec.Name, spec.File)
@@ -327,6 +330,7 @@ func (e *env) leave(ctx context.Context, h *home, run, until string) error {
 
 // finish writes the report and turns the outcome into an exit.
 func (e *env) finish(ctx context.Context, h *home, run string, out evidence.Outcome) error {
+	ctx = context.WithoutCancel(ctx) // an interrupt that comes now is too late
 	head, err := pipeline.Read(ctx, h.store, run)
 	if err != nil {
 		return err
