@@ -37,8 +37,13 @@ const (
 	// connection breaks: that says nothing about the model.
 	retries = 3
 	pause   = 250 * time.Millisecond
-	seed    = 1234
+	// patience is above the longest answer that anybody waits for: an engine that
+	// takes longer hangs.
+	patience = 10 * time.Minute
+	seed     = 1234
 )
+
+var errHung = fmt.Errorf("no answer within %v", patience)
 
 // greedy are sampling parameters that leave nothing to a server's defaults.
 func greedy(model string, maxTokens int) openai.Sampling {
@@ -49,9 +54,9 @@ func greedy(model string, maxTokens int) openai.Sampling {
 }
 
 // try calls fn again while its failure is one that passes.
-func try(ctx context.Context, fn func() error) error {
+func try(ctx context.Context, fn func(context.Context) error) error {
 	for n := 0; ; n++ {
-		err := fn()
+		err := within(ctx, fn)
 		if err == nil || !passes(err) || n == retries || ctx.Err() != nil {
 			return err
 		}
@@ -63,6 +68,16 @@ func try(ctx context.Context, fn func() error) error {
 		case <-wait.C:
 		}
 	}
+}
+
+func within(ctx context.Context, fn func(context.Context) error) error {
+	once, cancel := context.WithTimeoutCause(ctx, patience, errHung)
+	defer cancel()
+	err := fn(once)
+	if err != nil && errors.Is(context.Cause(once), errHung) {
+		return errHung
+	}
+	return err
 }
 
 // passes tells failures that say nothing about the model: a busy server, a

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"llmops/evidence"
 	"llmops/serving/openai"
@@ -192,6 +193,27 @@ func TestBrokenArmIsNamed(t *testing.T) {
 	if _, err := Ask(ctx, (&engine{}).arm(t, "parent"), (&engine{}).arm(t, "candidate"), questions(4, "field"), 2, nothing); err == nil {
 		t.Error("a cancelled suite has no error")
 	}
+}
+
+type hung struct{}
+
+func (hung) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// An engine that hangs does not hold up a run for ever.
+func TestHungEngineIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		arm := Arm{Name: "candidate", Model: "m", Client: &openai.Client{BaseURL: "http://x", HTTP: &http.Client{Transport: hung{}}}}
+		_, err := Ask(t.Context(), arm, arm, questions(4, "field"), 2, nothing)
+		if err == nil || !strings.Contains(err.Error(), "candidate") || !strings.Contains(err.Error(), patience.String()) {
+			t.Errorf("%v", err)
+		}
+		if _, err := Perplexity(t.Context(), arm, arm, texts(1), 1.01, 0.95, 1, nothing); err == nil || !strings.Contains(err.Error(), patience.String()) {
+			t.Errorf("%v", err)
+		}
+	})
 }
 
 func TestScore(t *testing.T) {

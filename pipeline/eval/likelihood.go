@@ -34,7 +34,7 @@ type scored struct {
 func echo(ctx context.Context, arm Arm, p openai.Prompt) (s scored, err error) {
 	top, no := topTokens, false
 	req := &openai.CompletionRequest{Sampling: greedy(arm.Model, 1), Prompt: p, Echo: true, Logprobs: &top, AddSpecialTokens: &no}
-	err = try(ctx, func() error {
+	err = try(ctx, func(ctx context.Context) error {
 		res, _, err := arm.Client.Complete(ctx, req, nil)
 		if err != nil {
 			return err
@@ -153,7 +153,7 @@ func canary(ctx context.Context, parent, candidate Arm, it Item) (Canary, error)
 	req.ReturnTokenIDs = true
 	var ids []int
 	var from int
-	if err := try(ctx, func() error {
+	if err := try(ctx, func(ctx context.Context) error {
 		res, _, err := parent.Client.Chat(ctx, req, nil)
 		if err != nil {
 			return err

@@ -67,7 +67,7 @@ func Ask(ctx context.Context, parent, candidate Arm, items []Item, width int, pr
 
 func answer(ctx context.Context, arm Arm, it Item) (a Answer, err error) {
 	req := &openai.ChatRequest{Sampling: greedy(arm.Model, it.MaxTokens), Messages: it.Messages}
-	err = try(ctx, func() error {
+	err = try(ctx, func(ctx context.Context) error {
 		res, _, err := arm.Client.Chat(ctx, req, nil)
 		if err != nil {
 			return err
