@@ -169,6 +169,9 @@ func Create(ctx context.Context, d Deps, s Spec, opts Options) (run string, err 
 	if err != nil {
 		return "", err
 	}
+	if err := clearHalf(ctx, d, s.Name, string(last.Body)); err != nil {
+		return "", err
+	}
 	rev, err := d.Store.Put(ctx, headName(run), body, 0)
 	if err != nil {
 		return "", fmt.Errorf("writing run %s: %w", run, err)
@@ -177,6 +180,31 @@ func Create(ctx context.Context, d Deps, s Spec, opts Options) (run string, err 
 		return "", errors.Join(fmt.Errorf("starting run %s: %w", run, err), d.Store.Delete(context.WithoutCancel(ctx), headName(run), rev))
 	}
 	return run, nil
+}
+
+// creation bounds the time between the two writes of Create.
+const creation = time.Minute
+
+// clearHalf removes the heads of the alias that were never claimed nor made its
+// latest run, since whoever created them died in between.
+func clearHalf(ctx context.Context, d Deps, alias, last string) error {
+	heads, err := Runs(ctx, d.Store)
+	if err != nil {
+		return err
+	}
+	for _, h := range heads {
+		if h.Alias != alias || h.Run == last || h.Seq > 0 || d.Now().Sub(h.Began) < creation {
+			continue
+		}
+		_, rev, err := read(ctx, d.Store, h.Run)
+		if err == nil {
+			err = d.Store.Delete(ctx, headName(h.Run), rev)
+		}
+		if err != nil && !errors.Is(err, fleet.ErrConflict) && !errors.Is(err, fleet.ErrNotFound) {
+			return fmt.Errorf("clearing up run %s: %w", h.Run, err)
+		}
+	}
+	return nil
 }
 
 // Last returns the alias's latest run; ErrNotFound when there is none.

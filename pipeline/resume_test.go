@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"llmops/evidence"
+	"llmops/fleet"
 )
 
 // A stage that waits without writing is broken off when somebody else takes the
@@ -103,4 +105,39 @@ func TestStateSurvivesReconciling(t *testing.T) {
 	if err != nil || rs[2].Verdict.N != 42 {
 		t.Errorf("judged from %d, %v", rs[2].Verdict.N-1, err)
 	}
+}
+
+// A process that dies while it creates a run leaves a head that is nobody's latest
+// run. It is not one that waits, and goes when the next is created.
+func TestHalfCreatedRunIsCleared(t *testing.T) {
+	d := testDeps(t)
+	now := time.Now()
+	d.Now = func() time.Time { return now.Add(-time.Hour) }
+	half := begin(t, d, "here")
+	if err := d.Store.Delete(t.Context(), lastName("a.model"), mustRev(t, d, lastName("a.model"))); err != nil {
+		t.Fatal(err)
+	}
+	d.Now = func() time.Time { return now }
+	run := begin(t, d, "here")
+	if _, err := Read(t.Context(), d.Store, half); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("%s is still there: %v", half, err)
+	}
+	// One that another process may be creating at this moment stays, and so do
+	// runs that were driven.
+	if err := d.Store.Delete(t.Context(), lastName("a.model"), mustRev(t, d, lastName("a.model"))); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, d, "elsewhere")
+	if _, err := Read(t.Context(), d.Store, run); err != nil {
+		t.Error(err)
+	}
+}
+
+func mustRev(t *testing.T, d Deps, name string) uint64 {
+	t.Helper()
+	doc, err := d.Store.Get(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc.Rev
 }
