@@ -1,7 +1,11 @@
 package pipeline
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,5 +42,37 @@ func TestPlanOfACanary(t *testing.T) {
 		if len(v.Warnings) != 1 { // refusals cannot be decided
 			t.Errorf("%v", v.Warnings)
 		}
+	}
+}
+
+// What is replayed in the place of clients is read before hours of work, and held
+// against the traffic that is planned for.
+func TestPlanReadsTheTraffic(t *testing.T) {
+	line := func(at int) string {
+		return fmt.Sprintf(`{"at": %d, "messages": [{"role": "user", "content": "q"}], "max_tokens": 4}`+"\n", at)
+	}
+	path := filepath.Join(t.TempDir(), "traffic.jsonl")
+	for _, c := range []struct {
+		name, body string
+		rate       float64
+		wrong      string
+		warnings   int
+	}{
+		{"as planned", line(0) + line(1) + line(2), 1, "", 0},
+		{"slower", line(0) + line(1) + line(2), 20, "", 1},
+		{"broken", line(0) + "{", 1, "traffic.jsonl: reading traffic: line 2", 0},
+		{"empty", "", 1, "no requests", 0},
+	} {
+		if err := os.WriteFile(path, []byte(c.body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var v evidence.Verdict
+		err := planTraffic(&Attempt{Spec: Spec{Traffic: Traffic{Rate: c.rate, Replay: path}}}, &v)
+		if (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) || len(v.Warnings) != c.warnings {
+			t.Errorf("%s: %v, %v", c.name, err, v.Warnings)
+		}
+	}
+	if err := planTraffic(&Attempt{}, nil); err != nil {
+		t.Error(err)
 	}
 }

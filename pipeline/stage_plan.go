@@ -2,13 +2,16 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"os"
 	"time"
 
 	"llmops/evidence"
 	"llmops/model"
 	"llmops/model/chat"
+	"llmops/pipeline/benchmark/load"
 	"llmops/pipeline/canary"
 	"llmops/pipeline/eval"
 )
@@ -73,6 +76,9 @@ func runPlan(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 		return v, err
 	}
 	planCanary(a, &out, &v)
+	if err := planTraffic(a, &v); err != nil {
+		return v, err
+	}
 	a.Output(out)
 	return v, nil
 }
@@ -138,4 +144,31 @@ func (s Spec) after(need int) time.Duration {
 		break
 	}
 	return time.Duration(min(total, math.MaxInt64/2e9) * float64(time.Second))
+}
+
+// offRate is how far the replayed traffic may be from the planned rate.
+const offRate = 0.25
+
+// planTraffic reads what will be replayed and warns when it is not the traffic
+// that is planned for.
+func planTraffic(a *Attempt, v *evidence.Verdict) (err error) {
+	t := a.Spec.Traffic
+	if t.Replay == "" {
+		return nil
+	}
+	f, err := os.Open(t.Replay)
+	if err != nil {
+		return fmt.Errorf("opening traffic: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	replay, err := load.ReadTraffic(f)
+	if err != nil {
+		return fmt.Errorf("%s: %w", t.Replay, err)
+	}
+	if r := replay.Rate(); math.Abs(r-t.Rate) > offRate*t.Rate {
+		w := fmt.Sprintf("the replay brings %.3g requests a second, and the plan is made for %.3g", r, t.Rate)
+		v.Warnings = append(v.Warnings, w)
+		a.Note("%s", w)
+	}
+	return nil
 }

@@ -137,7 +137,12 @@ func (o *Options) length(rate float64) time.Duration {
 // Describe is the point in a line.
 func (p Point) Describe() string {
 	s := p.Summary
-	ms := func(ns float64) string { return fmt.Sprintf("%.3g", ns/1e6) }
+	ms := func(ns float64) string {
+		if ns >= 100e6 {
+			return fmt.Sprintf("%.0f", ns/1e6)
+		}
+		return fmt.Sprintf("%.3g", ns/1e6)
+	}
 	return fmt.Sprintf("TTFT p50 %s p95 %s ms, TPOT p50 %s p95 %s ms, %.0f tokens/s out, %.1f%% good of %d",
 		ms(s.TTFT.P50), ms(s.TTFT.P95), ms(s.TPOT.P50), ms(s.TPOT.P95), s.OutputRate, 100*s.GoodShare, s.Attempted)
 }
