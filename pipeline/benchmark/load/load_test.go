@@ -609,7 +609,7 @@ func TestTraffic(t *testing.T) {
 {"at":2,"messages":[{"role":"user","content":"c"}],"conversation":"x"}
 `
 	tr, err := ReadTraffic(strings.NewReader(file))
-	if err != nil || tr.Len() != 3 || tr.Rate() != 1 {
+	if err != nil || len(tr.at) != 3 || tr.Rate() != 1 {
 		t.Fatal(tr, err)
 	}
 	p, src, err := tr.Replay("m", "run", 2)
@@ -668,7 +668,7 @@ func FuzzReadTraffic(f *testing.F) {
 			return
 		}
 		last := time.Duration(0)
-		for i := range 2 * tr.Len() {
+		for i := range 2 * len(tr.at) {
 			at, ok := p.Next()
 			if !ok || at < last {
 				t.Fatalf("request %d is due at %v after %v, %v", i, at, last, ok)

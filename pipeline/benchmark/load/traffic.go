@@ -78,9 +78,6 @@ func ReadTraffic(in io.Reader) (*Traffic, error) {
 	return t, nil
 }
 
-// Len is the number of requests of one pass.
-func (t *Traffic) Len() int { return len(t.at) }
-
 // Rate is the recording's mean of requests a second.
 func (t *Traffic) Rate() float64 { return float64(len(t.at)) / t.period.Seconds() }
 
