@@ -32,6 +32,9 @@ func Live(ctx context.Context, d Deps, spec Spec) (live bool, why string, err er
 			continue
 		}
 		version, source, same, err := promotedBy(ctx, d, h, spec)
+		if errors.Is(err, fleet.ErrNotFound) {
+			continue // its records are gone, and with them what it proves
+		}
 		if err != nil {
 			return false, "", err
 		}
