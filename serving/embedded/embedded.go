@@ -24,9 +24,9 @@ import (
 // Defaults of Options.
 const (
 	DefaultMaxNumSeqs = 16
-	// DefaultMaxBatchedTokens keeps a step of the shipped model under 50 ms, because
+	// DefaultMaxBatchedTokens keeps a step of the shipped model near 20 ms, because
 	// every running answer waits for the prompts that share its step.
-	DefaultMaxBatchedTokens = 128
+	DefaultMaxBatchedTokens = 64
 	DefaultMaxBody          = 16 << 20
 )
 

@@ -8,7 +8,7 @@ import (
 // Set names one of the two disjoint sets of templates.
 type Set int
 
-// The sets. No held-out template shares its combination of separators with a training template; a fifth of its
+// The sets. No held-out template shares its combination of separators with a training template; one in twelve of its
 // labels, and now and then its separator or digit grouping, are ones that training never shows.
 const (
 	Training Set = iota
@@ -76,16 +76,16 @@ func NewTemplate(set Set, i int) Template {
 		}
 	}
 	format := oneOf(r, numbers)
-	if set == HeldOut && r.IntN(8) == 0 {
+	if set == HeldOut && r.IntN(16) == 0 {
 		t.separator = oneOf(r, separatorsHeldOut)
 	}
-	if set == HeldOut && r.IntN(8) == 0 {
+	if set == HeldOut && r.IntN(24) == 0 {
 		format = oneOf(r, numbersHeldOut)
 	}
 	t.group, t.point = format[0], format[1]
 	for _, f := range fields {
 		label := oneOf(r, f.labels)
-		if set == HeldOut && r.IntN(5) == 0 {
+		if set == HeldOut && r.IntN(12) == 0 {
 			label = oneOf(r, f.heldOut)
 		}
 		t.labels = append(t.labels, t.caseOf(label))

@@ -70,7 +70,7 @@ func shortThread(r *rand.Rand, noise float64) thread {
 }
 
 func longThread(r *rand.Rand) thread {
-	h := newHaystack(r, trafficLongTokens+r.IntN(trafficLongTokens/2), questionsAStack)
+	h := newHaystack(r, trafficLongTokens+r.IntN(trafficLongTokens/2), trainingQuestions)
 	t := thread{text: h.text}
 	for i := range h.codes {
 		t.questions = append(t.questions, h.ask(r, i))

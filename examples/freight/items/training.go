@@ -70,7 +70,7 @@ func (t *Trainer) Next(tokens int) Sample {
 	if tokens < 400 {
 		return t.document(4+t.r.IntN(16), oneOf(t.r, []float64{0, 0.03, 0.08}), 0.02)
 	}
-	return t.planted(tokens*(70+t.r.IntN(16))/100, questionsAStack)
+	return t.planted(tokens*(70+t.r.IntN(16))/100, trainingQuestions)
 }
 
 // document asks everything about a document, in random order; a share of the questions continue a line.

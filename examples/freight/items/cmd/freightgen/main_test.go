@@ -15,7 +15,7 @@ func TestEveryKindWritesJSONLines(t *testing.T) {
 	}{
 		{[]string{"freight"}, 400},
 		{[]string{"json"}, 400},
-		{[]string{"-haystack", "300", "long-context"}, 96},
+		{[]string{"-haystack", "300", "long-context"}, 240},
 		{[]string{"-n", "5", "perplexity"}, 5},
 		{[]string{"-n", "50", "traffic"}, 50},
 		{[]string{"canaries"}, 16},
