@@ -188,19 +188,17 @@ const creation = time.Minute
 // clearHalf removes the heads of the alias that were never claimed nor made its
 // latest run, since whoever created them died in between.
 func clearHalf(ctx context.Context, d Deps, alias, last string) error {
-	heads, err := Runs(ctx, d.Store)
+	docs, err := d.Store.List(ctx, headName(fleet.Escape(alias)+"-"))
 	if err != nil {
 		return err
 	}
-	for _, h := range heads {
-		if h.Alias != alias || h.Run == last || h.Seq > 0 || d.Now().Sub(h.Began) < creation {
+	for _, doc := range docs {
+		// One that cannot be read was not half created, and is for a person to see to.
+		h, rev, err := read(ctx, d.Store, strings.TrimPrefix(doc.Name, headName("")))
+		if err != nil || h.Alias != alias || h.Run == last || h.Seq > 0 || d.Now().Sub(h.Began) < creation {
 			continue
 		}
-		_, rev, err := read(ctx, d.Store, h.Run)
-		if err == nil {
-			err = d.Store.Delete(ctx, headName(h.Run), rev)
-		}
-		if err != nil && !errors.Is(err, fleet.ErrConflict) && !errors.Is(err, fleet.ErrNotFound) {
+		if err := d.Store.Delete(ctx, headName(h.Run), rev); err != nil && !errors.Is(err, fleet.ErrConflict) && !errors.Is(err, fleet.ErrNotFound) {
 			return fmt.Errorf("clearing up run %s: %w", h.Run, err)
 		}
 	}

@@ -69,7 +69,8 @@ func Standbys(ctx context.Context, s fleet.Store) (out []Standby, revs []uint64,
 
 // TendStandbys asks each standby for a token and writes down whether it came;
 // one whose time is over, and that the route still names as standby and nothing
-// more, is taken off the fleet. It returns what a person should know.
+// more, is taken off the fleet. Where somebody has rolled back, what the route no
+// longer names is, as soon as no run of the alias is under way. It returns what a person should know.
 func TendStandbys(ctx context.Context, d Deps) (notes []string, err error) {
 	all, revs, err := Standbys(ctx, d.Store)
 	if err != nil {
@@ -78,9 +79,22 @@ func TendStandbys(ctx context.Context, d Deps) (notes []string, err error) {
 	for i, b := range all {
 		name := standbyPrefix + fleet.Escape(b.Alias)
 		c := &canary.Control{Store: d.Store, Alias: b.Alias, Routers: d.Admins}
-		doc, _, err := c.Read(ctx)
+		doc, rev, err := c.Read(ctx)
 		if errors.Is(err, fleet.ErrNotFound) || err == nil && doc.Standby != b.Version {
 			// Rolled back or taken down: there is no standby to keep any more.
+			left, idle, err := idleVersions(ctx, d, b.Alias, doc)
+			if err != nil {
+				return notes, err
+			}
+			if !idle {
+				continue
+			}
+			for _, v := range left {
+				if err := retire(ctx, d, c, rev, b.Alias, v); err != nil {
+					return notes, err
+				}
+				notes = append(notes, fmt.Sprintf("version %s of %s is not in its route any more and is stopped", v, b.Alias))
+			}
 			if err := d.Store.Delete(ctx, name, revs[i]); err != nil && !errors.Is(err, fleet.ErrConflict) && !errors.Is(err, fleet.ErrNotFound) {
 				return notes, err
 			}
@@ -143,8 +157,39 @@ func expire(ctx context.Context, d Deps, c *canary.Control, b Standby) error {
 	if err != nil || doc.Knows(b.Version) {
 		return err
 	}
-	if _, err := c.Settle(ctx, delivery.Rev, d.Now()); err != nil {
+	return retire(ctx, d, c, delivery.Rev, b.Alias, b.Version)
+}
+
+// retire takes a version off the fleet that the route does not name since
+// revision rev.
+func retire(ctx context.Context, d Deps, c *canary.Control, rev uint64, alias, version string) error {
+	if _, err := c.Settle(ctx, rev, d.Now()); err != nil {
 		return err
 	}
-	return deploy.Down(ctx, d.Scheduler, JobName(b.Alias, b.Version))
+	return deploy.Down(ctx, d.Scheduler, JobName(alias, version))
+}
+
+// idleVersions are the deployed versions of an alias that its route does not
+// name. While a run of the alias is not over it may be about to route one: idle
+// is false then.
+func idleVersions(ctx context.Context, d Deps, alias string, doc route.Doc) (left []string, idle bool, err error) {
+	if last, err := Last(ctx, d.Store, alias); err == nil && !last.Over() {
+		return nil, false, nil
+	} else if err != nil && !errors.Is(err, fleet.ErrNotFound) {
+		return nil, false, err
+	}
+	vs, err := Versions(ctx, d.Store, alias)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, v := range vs {
+		st, err := d.Scheduler.Status(ctx, JobName(alias, v.Name))
+		if err != nil {
+			return nil, false, err
+		}
+		if !doc.Knows(v.Name) && (st.Rev != 0 || len(st.Replicas) > 0) {
+			left = append(left, v.Name)
+		}
+	}
+	return left, true, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"llmops/fleet"
 	"llmops/fleet/local"
+	"llmops/pipeline/canary"
 	"llmops/serving/openai"
 	"llmops/serving/route"
 )
@@ -115,5 +116,64 @@ func TestStandbyEndsWithItsTime(t *testing.T) {
 	}
 	if b, _, _ := Standbys(t.Context(), d.Store); len(b) != 0 {
 		t.Errorf("still kept: %+v", b)
+	}
+}
+
+// Whoever took the standby out of the route, nothing is left running that it does
+// not name.
+func TestStandbyThatIsNoneAnyMore(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(route.Doc) (route.Doc, error)
+		gone   string
+	}{
+		"expired, and its watch died": {func(d route.Doc) (route.Doc, error) { d.Standby = ""; return d, nil }, "v0"},
+		"rolled back":                 {func(d route.Doc) (route.Doc, error) { return route.Rollback(d, "") }, "v1"},
+	} {
+		d, _ := standbyFleet(t, time.Now().Add(time.Hour))
+		supervise(t, d)
+		rep, err := d.Store.Get(t.Context(), "replica/"+JobName("a.model", "v0")+"/main-0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		v1 := JobName("a.model", "v1")
+		if _, err := d.Scheduler.Apply(t.Context(), fleet.Job{Name: v1, Groups: []fleet.Group{{Name: "main", Count: 1, Argv: []string{"x"}}}}, 0); err != nil {
+			t.Fatal(err)
+		}
+		for name, body := range map[string][]byte{"replica/" + v1 + "/main-0": rep.Body, versionsName("a.model"): mustJSON([]Version{{Name: "v0"}, {Name: "v1"}})} {
+			if _, err := d.Store.Put(t.Context(), name, body, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		control := &canary.Control{Store: d.Store, Alias: "a.model", Routers: d.Admins}
+		if _, _, err := control.Change(t.Context(), c.change); err != nil {
+			t.Fatal(err)
+		}
+		// A run that is under way may be about to route one of them.
+		run := begin(t, d, "here")
+		if _, err := TendStandbys(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Store.Get(t.Context(), "job/"+JobName("a.model", c.gone)); err != nil {
+			t.Errorf("%s: stopped under run %s: %v", name, run, err)
+		}
+		j, err := Claim(t.Context(), d, run, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.release(t.Context(), Superseded, "over"); err != nil {
+			t.Fatal(err)
+		}
+		if notes, err := TendStandbys(t.Context(), d); err != nil || len(notes) != 1 || !strings.Contains(notes[0], c.gone) {
+			t.Errorf("%s: %v, %v", name, notes, err)
+		}
+		for _, v := range []string{"v0", "v1"} {
+			_, err := d.Store.Get(t.Context(), "job/"+JobName("a.model", v))
+			if gone := errors.Is(err, fleet.ErrNotFound); gone != (v == c.gone) {
+				t.Errorf("%s: job of %s is gone: %v", name, v, gone)
+			}
+		}
+		if b, _, err := Standbys(t.Context(), d.Store); err != nil || len(b) != 0 {
+			t.Errorf("%s: still kept: %+v, %v", name, b, err)
+		}
 	}
 }
