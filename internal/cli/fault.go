@@ -16,6 +16,13 @@ var faults = map[string]syscall.Signal{
 	"LLMOPS_INTERRUPT_AT": syscall.SIGINT,
 }
 
+// isFault tells whether a variable, "name=value", asks for a fault.
+func isFault(variable string) bool {
+	name, _, _ := strings.Cut(variable, "=")
+	_, ok := faults[name]
+	return ok
+}
+
 // faultPoint is called at each intent and sends this process the signal that is
 // due there; nil when none ever is.
 func (e *env) faultPoint() func(when, stage, what string) {

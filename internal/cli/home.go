@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -168,7 +169,8 @@ func (e *env) ensureWatch(ctx context.Context, h *home) error {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(bin, "watch")
-	cmd.Env = append(os.Environ(), "LLMOPS_HOME="+h.dir)
+	// A fault is asked of this process and not of those that come after it.
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), isFault), "LLMOPS_HOME="+h.dir)
 	cmd.Dir = h.dir
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
