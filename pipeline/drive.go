@@ -151,7 +151,7 @@ func leave(ctx context.Context, j *Journal, stage string, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endPatience)
 	defer cancel()
 	if e := j.release(ctx, state, err.Error()); e != nil && !errors.Is(e, ErrFenced) {
-		return errors.Join(err, e)
+		return fmt.Errorf("%w; nor could that be put on record: %w", err, e)
 	}
 	return err
 }
@@ -160,7 +160,7 @@ func leave(ctx context.Context, j *Journal, stage string, err error) error {
 func artefactKey(ctx context.Context, a *Attempt, s Stage) (string, error) {
 	in, err := s.Input(ctx, a)
 	if err != nil {
-		return "", fmt.Errorf("reading the input of %s: %w", s.Name, err)
+		return "", err
 	}
 	b, err := json.Marshal(struct {
 		Stage  string
