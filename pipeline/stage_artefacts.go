@@ -105,7 +105,7 @@ func judgeWeights(rep quantise.Report) (evidence.Verdict, error) {
 			worst = t
 		}
 	}
-	loss := evidence.Check(fmt.Sprintf("no tensor lost more than %g%% of its root mean square", 100*limit), worst.Error <= limit, len(rep.Tensors),
+	loss := evidence.Check(fmt.Sprintf("no tensor lost more than %.4g%% of its root mean square", 100*limit), worst.Error <= limit, len(rep.Tensors),
 		fmt.Sprintf("worst is %s with %.2f%%", worst.Name, 100*worst.Error))
 	loss.Unit, loss.Estimate, loss.Lo, loss.Hi = "share", worst.Error, worst.Error, worst.Error
 	v := evidence.All(rep.Scheme+": weights are whole and close to their source",

@@ -84,9 +84,11 @@ func TestStandbyEndsWithItsTime(t *testing.T) {
 	// What a supervisor does when a job goes away.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	watching := make(chan struct{}, 1)
 	go func() {
 		_ = d.Store.Watch(ctx, "job/", func(doc fleet.Doc) error {
 			if doc.Body != nil {
+				watching <- struct{}{}
 				return nil
 			}
 			r, err := d.Store.Get(ctx, "replica/"+strings.TrimPrefix(doc.Name, "job/")+"/main-0")
@@ -96,6 +98,7 @@ func TestStandbyEndsWithItsTime(t *testing.T) {
 			return err
 		})
 	}()
+	<-watching
 	notes, err := TendStandbys(t.Context(), d)
 	if err != nil || len(notes) != 1 {
 		t.Fatalf("%v, %v", notes, err)

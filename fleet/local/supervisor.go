@@ -59,19 +59,33 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	if err := errors.Join(s.strays(ctx), k.orphans(ctx)); err != nil {
 		return err
 	}
-	return s.Store.Watch(ctx, jobPrefix, func(d fleet.Doc) error {
-		if d.Body == nil {
-			k.reconcile(ctx, fleet.Job{Name: strings.TrimPrefix(d.Name, jobPrefix)})
-			return nil
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	docs, ended := make(chan fleet.Doc), make(chan error, 1)
+	go func() {
+		ended <- s.Store.Watch(ctx, jobPrefix, func(d fleet.Doc) error {
+			select {
+			case docs <- d:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case d := <-docs:
+			k.follow(ctx, d)
+		case <-tick.C:
+			if err := k.sweep(ctx); err != nil && ctx.Err() == nil {
+				s.Log.Error("looking for replicas without a job", "err", err)
+			}
+		case err := <-ended:
+			return err
 		}
-		var j fleet.Job
-		if err := json.Unmarshal(d.Body, &j); err != nil {
-			s.Log.Error("reading job", "name", d.Name, "err", err)
-			return nil
-		}
-		k.reconcile(ctx, j)
-		return nil
-	})
+	}
 }
 
 // lock takes the directory for this process and leaves its id in the lock's
@@ -118,6 +132,10 @@ func SupervisorPID(dir string) (int, error) {
 	return pid, nil
 }
 
+// sweepEvery is how often replicas are held against the jobs there are. A watch
+// tells of a job that goes away only when it had told of it before.
+const sweepEvery = 2 * time.Second
+
 // keepers are the goroutines that each look after one replica. Only the
 // supervisor's own goroutine uses the maps.
 type keepers struct {
@@ -125,6 +143,31 @@ type keepers struct {
 	all    map[string]*keeper
 	ending map[string]*keeper // the last that was ended of each replica
 	wg     sync.WaitGroup
+}
+
+// follow brings one job up to date.
+func (k *keepers) follow(ctx context.Context, d fleet.Doc) {
+	j := fleet.Job{Name: strings.TrimPrefix(d.Name, jobPrefix)}
+	if d.Body != nil {
+		if err := json.Unmarshal(d.Body, &j); err != nil {
+			k.s.Log.Error("reading job", "name", d.Name, "err", err)
+			return
+		}
+	}
+	k.reconcile(ctx, j)
+}
+
+// sweep ends what belongs to no job.
+func (k *keepers) sweep(ctx context.Context) error {
+	for id := range k.all {
+		job, _, _ := strings.Cut(id, "/")
+		if _, err := k.s.Store.Get(ctx, jobPrefix+job); errors.Is(err, fleet.ErrNotFound) {
+			k.reconcile(ctx, fleet.Job{Name: job})
+		} else if err != nil {
+			return err
+		}
+	}
+	return k.orphans(ctx)
 }
 
 // reconcile brings the keepers of one job in line with it.
@@ -196,6 +239,9 @@ func (k *keepers) orphans(ctx context.Context) error {
 	}
 	for _, d := range docs {
 		id := strings.TrimPrefix(d.Name, replicaPrefix)
+		if k.all[id] != nil || k.ending[id] != nil {
+			continue
+		}
 		if keeps, err := k.s.wanted(ctx, id); err != nil {
 			return err
 		} else if keeps {

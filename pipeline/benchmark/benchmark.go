@@ -201,7 +201,7 @@ func Judge(points []Point, o Options) evidence.Verdict {
 			parts = append(parts, evidence.AtMost(fmt.Sprintf("TPOT: at most %.3g%% of answers take longer than %v a token", 100*(1-b.Quantile), b.Limit), p.Over.TPOT, p.Over.TPOTOf, 1-b.Quantile, level))
 		}
 		if e := o.SLO.ErrorRate; e > 0 {
-			parts = append(parts, evidence.AtMost(fmt.Sprintf("errors: at most %g%% of requests fail", 100*e), p.Over.Errors, p.Over.ErrorsOf, e, level))
+			parts = append(parts, evidence.AtMost(fmt.Sprintf("errors: at most %.4g%% of requests fail", 100*e), p.Over.Errors, p.Over.ErrorsOf, e, level))
 		}
 		v := evidence.All(claim, parts...)
 		v.N = p.Over.ErrorsOf

@@ -147,7 +147,7 @@ func (r *runner) act(ctx context.Context, s State, a Action) (d Delivery, err er
 func (r *runner) grant(ctx context.Context, s State) error {
 	p := &r.p
 	w := ppm(p.Steps[s.Step].Weight)
-	if err := r.h.Intent(ctx, fmt.Sprintf("lease %g%% to %s", float64(w)/1e4, p.Candidate), map[string]any{"step": s.Step, "epoch": r.epoch}); err != nil {
+	if err := r.h.Intent(ctx, fmt.Sprintf("lease %.4g%% to %s", float64(w)/1e4, p.Candidate), map[string]any{"step": s.Step, "epoch": r.epoch}); err != nil {
 		return err
 	}
 	_, _, err := r.c.Change(ctx, func(d route.Doc) (route.Doc, error) {
@@ -197,7 +197,7 @@ func (r *Result) guard(g int) evidence.Verdict {
 		if s.Rate.N > 0 {
 			v.Estimate = float64(s.Rate.Bad) / float64(s.Rate.N)
 		}
-		v.Claim = fmt.Sprintf("%s: share of requests over the bound is below %g%%", Names[g], 100*s.Rate.Limit)
+		v.Claim = fmt.Sprintf("%s: share of requests over the bound is below %.4g%%", Names[g], 100*s.Rate.Limit)
 	} else {
 		v.Unit, v.N, v.Hi = "ratio", int(s.Harm.ArmReqs), safeRatio
 		if x := s.Harm.Ratio(); !math.IsNaN(x) {

@@ -45,7 +45,7 @@ type ShadowResult struct {
 func Shadow(ctx context.Context, c *Control, p ShadowPolicy, epoch uint64, h Hooks, tell func(ShadowResult)) (ShadowResult, error) {
 	res := ShadowResult{Policy: p}
 	grant := func() error {
-		if err := h.Intent(ctx, fmt.Sprintf("mirror %g%% to %s", 100*p.Share, p.Candidate), nil); err != nil {
+		if err := h.Intent(ctx, fmt.Sprintf("mirror %.4g%% to %s", 100*p.Share, p.Candidate), nil); err != nil {
 			return err
 		}
 		_, _, err := c.Change(ctx, func(d route.Doc) (route.Doc, error) {
@@ -157,14 +157,14 @@ func (r *ShadowResult) judge() evidence.Verdict {
 	s := r.Copies.Total()
 	bad := int(s.Errors + s.Invalid)
 	parts := []evidence.Verdict{
-		evidence.AtMost(fmt.Sprintf("at most %g%% of the copies fail", 100*shadowErrors), bad, bad+int(s.Done), shadowErrors, shadowLevel),
+		evidence.AtMost(fmt.Sprintf("at most %.4g%% of the copies fail", 100*shadowErrors), bad, bad+int(s.Done), shadowErrors, shadowLevel),
 	}
 	if b := r.Policy.SLO.TTFT; b.Set() {
 		over, n, _ := s.TTFT.Over(b.Limit)
-		parts = append(parts, evidence.AtMost(fmt.Sprintf("at most %g%% of the copies wait longer than %v for a token", 100*shadowSlow, b.Limit), int(over), int(n), shadowSlow, shadowLevel))
+		parts = append(parts, evidence.AtMost(fmt.Sprintf("at most %.4g%% of the copies wait longer than %v for a token", 100*shadowSlow, b.Limit), int(over), int(n), shadowSlow, shadowLevel))
 	}
 	if r.Policy.Same {
-		parts = append(parts, evidence.AtLeast(fmt.Sprintf("at least %g%% of the copies are answered word for word like the live request", 100*shadowEqual), int(r.Copies.Equal), int(r.Copies.Compared), shadowEqual, shadowLevel))
+		parts = append(parts, evidence.AtLeast(fmt.Sprintf("at least %.4g%% of the copies are answered word for word like the live request", 100*shadowEqual), int(r.Copies.Equal), int(r.Copies.Compared), shadowEqual, shadowLevel))
 	}
 	v := evidence.All("shadow: copies of live requests show no gross fault", parts...)
 	v.N = int(s.Done)

@@ -133,7 +133,7 @@ func step(s State, o Observation, p Policy) (State, Action) {
 		s.Step++
 		s.StepAt, s.Healthy, s.Chosen = o.At, 0, [2]uint64{}
 		s.Renewed = o.At
-		return s, Action{Kind: Advance, Reason: fmt.Sprintf("healthy for %v at %g%%", now.Bake, 100*now.Weight)}
+		return s, Action{Kind: Advance, Reason: fmt.Sprintf("healthy for %v at %.4g%%", now.Bake, 100*now.Weight)}
 	case baked && s.safe(p):
 		return s, Action{Kind: Promote, Reason: "every guard is shown safe"}
 	case o.At.Sub(s.StepAt) > time.Duration(p.Max*float64(now.Bake)):

@@ -114,7 +114,7 @@ func Judge(items []Item, samples []Sample, o SuiteOptions) evidence.Verdict {
 	}
 	if share := float64(right) / float64(max(1, n)); share < fewestRight && v.Outcome == evidence.Pass {
 		v.Outcome = evidence.Inconclusive
-		v.Warnings = append(v.Warnings, fmt.Sprintf("the parent itself is right on less than %g%%: a candidate that knows nothing would lose as little", 100*fewestRight))
+		v.Warnings = append(v.Warnings, fmt.Sprintf("the parent itself is right on less than %.4g%%: a candidate that knows nothing would lose as little", 100*fewestRight))
 	}
 	parts := []evidence.Verdict{v}
 	if len(formed) > 0 {
