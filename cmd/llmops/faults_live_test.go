@@ -289,6 +289,55 @@ func (m *machine) versions(addr string, n int) map[string]int {
 	return out
 }
 
+// A router that is stopped when the candidate is promoted holds nothing up: it is
+// named, serves what was live before when it goes on, and follows then.
+func TestFaultsStoppedRouterAtPromotion(t *testing.T) {
+	t.Parallel()
+	file := slowly(t, 5*time.Second)
+	m := newMachine(t)
+	run := m.start(nil, m.onboard(file, "--routers", "2")...)
+	m.inCanary(run)
+	pid := m.pid("--name router-2")
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+	if r := run.wait(); r.code != 0 || !strings.Contains(r.err, "routers [router-2] did not acknowledge") {
+		t.Fatalf("it exits %d: %s", r.code, r.err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	took := until(t, 10*time.Second, "the router follows", func() bool { share, all := m.status().share("v0"); return all && share == 0 })
+	t.Logf("it follows %v after it goes on", took)
+	m.finished()
+	m.live(2)
+}
+
+// Every process dies at once, as when the machine does: the next command brings
+// all of it back and goes on with the run.
+func TestFaultsEverythingDies(t *testing.T) {
+	t.Parallel()
+	file := slowly(t, 5*time.Second)
+	m := newMachine(t)
+	run := m.start(nil, m.onboard(file)...)
+	m.inCanary(run)
+	until(t, 20*time.Second, "there is evidence", func() bool { return m.last().Attempt.State.Requests[1] > 10 })
+	before := m.last().Attempt.State
+	for pid := range m.processes() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	run.wait()
+	r := m.llmops(m.onboard(file)...)
+	if r.code != 0 {
+		t.Fatalf("the next run exits %d: %s", r.code, r.err)
+	}
+	if after := m.canary(m.finished().Run); after.Looks <= before.Looks {
+		t.Errorf("the evidence began anew: %+v, then %+v", before, after)
+	}
+	m.live(1)
+}
+
 // A rollback stands although nobody drives the run when it is made: the next
 // command does not give the candidate traffic again.
 func TestFaultsRollbackOfAnOrphan(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,6 +80,7 @@ func TestScript(t *testing.T) {
 			"checkpoint": copyCheckpoint,
 			"overwrite":  overwrite,
 			"truncate":   truncate,
+			"replace":    replace,
 		},
 	})
 }
@@ -102,6 +104,18 @@ func runLLMOps(ts *testscript.TestScript, neg bool, args []string) {
 	if got != want {
 		ts.Fatalf("llmops %v exits %d, want %d", args[1:], got, want)
 	}
+}
+
+// replace is "replace FILE OLD NEW": it replaces text that must be in the file.
+func replace(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: replace FILE OLD NEW")
+	}
+	text := ts.ReadFile(args[0])
+	if !strings.Contains(text, args[1]) {
+		ts.Fatalf("%s does not hold %q", args[0], args[1])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.ReplaceAll(text, args[1], args[2])), 0o644))
 }
 
 // copyCheckpoint is "checkpoint NAME DIR": it copies one of the tiny checkpoints

@@ -190,20 +190,15 @@ func (r *Result) Verdict() evidence.Verdict {
 func (r *Result) guard(g int) evidence.Verdict {
 	p, s := &r.Policy, &r.State.Guards[g]
 	level := p.Level()
-	v := evidence.Verdict{Claim: Names[g], Confidence: 1 - level}
+	var v evidence.Verdict
 	if s.Rate != nil {
-		v.Unit, v.N, v.Need = "share", int(s.Rate.N), evidence.CleanRequests(s.Rate.Limit, level)
-		v.Hi = s.Rate.Limit
-		if s.Rate.N > 0 {
-			v.Estimate = float64(s.Rate.Bad) / float64(s.Rate.N)
-		}
-		v.Claim = fmt.Sprintf("%s: share of requests over the bound is below %.4g%%", Names[g], 100*s.Rate.Limit)
+		// Estimate and exact bounds are for the reader; the sequential test decides.
+		v = evidence.AtMost(fmt.Sprintf("%s: share of requests over the bound is below %.4g%%", Names[g], 100*s.Rate.Limit),
+			int(s.Rate.Bad), int(s.Rate.N), s.Rate.Limit, 1-level)
+		v.Need, v.Outcome = evidence.CleanRequests(s.Rate.Limit, level), evidence.Inconclusive
 	} else {
-		v.Unit, v.N, v.Hi = "ratio", int(s.Harm.ArmReqs), safeRatio
-		if x := s.Harm.Ratio(); !math.IsNaN(x) {
-			v.Estimate = x
-		}
-		v.Claim = fmt.Sprintf("%s: rate is below %d times that of stable", Names[g], safeRatio)
+		v = evidence.Verdict{Claim: fmt.Sprintf("%s: rate is below %d times that of stable", Names[g], safeRatio), N: int(s.Harm.ArmReqs), Confidence: 1 - level,
+			Warnings: []string{"candidate " + s.Harm.String() + " of stable"}}
 	}
 	switch {
 	case s.Harm.Harm(level):
