@@ -21,8 +21,8 @@ endif
 	$(GO) mod tidy -diff
 	$(GO) test $(RACE) -timeout 14m ./...
 
-faults: build ## kill the driver before and after every intent, and at three stages of the full example
-	$(GO) test -count=1 -timeout 60m -tags faults ./cmd/llmops
+faults: ## kill, stop and interrupt everything a run rests on, before and after every intent
+	$(GO) test -v -count=1 -timeout 60m -tags faults -run '^TestFaults' ./cmd/llmops
 
 bench: ## run every benchmark
 	$(GO) test -run '^$$' -bench . -benchmem ./...

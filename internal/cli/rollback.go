@@ -107,9 +107,9 @@ func (e *env) rollback(ctx context.Context, h *home, alias, to string, yes bool)
 	}); err != nil {
 		return err
 	}
-	e.say("routers %v follow after %v", out.Delivery.Acked, time.Since(began).Round(time.Millisecond))
+	e.say("routers %v follow after %v", out.Delivery.Acked, out.Delivery.Took.Round(time.Microsecond))
 	if len(out.Delivery.Missing) > 0 {
-		e.say("waiting for %v", out.Delivery.Missing)
+		e.say("routers %v do not answer: waiting up to %v, by when no leased weight is left", out.Delivery.Missing, canary.LeaseTTL)
 	}
 	if out.Missing, err = c.Settle(ctx, out.Delivery.Rev, began); err != nil {
 		return err
