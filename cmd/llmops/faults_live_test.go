@@ -130,7 +130,7 @@ func TestFaultsDriverDies(t *testing.T) {
 			if took > leaseTTL+time.Second {
 				t.Errorf("that is more than the lease's %v", leaseTTL)
 			}
-			if h := m.last(); h.Stage != "canary" || h.State != "running" {
+			if h := m.last(); h.Stage != "canary" || h.State != "running" || !strings.Contains(h.Reason, "runs attach "+h.Run) {
 				t.Errorf("the run is %+v", h)
 			}
 			r := m.llmops(m.onboard(file)...)
@@ -370,20 +370,23 @@ func TestFaultsRollbackOfAnOrphan(t *testing.T) {
 	}
 }
 
-// Interrupted in any stage, the command hands its run over and the background
-// process ends it.
+// Interrupted in any stage, whatever by, the command hands its run over and the
+// background process ends it.
 func TestFaultsInterruptInEveryStage(t *testing.T) {
 	file := variant(t, "interrupted")
-	for _, c := range []struct{ stage, at, says string }{
-		{"download", "after:download:1", ""},
-		{"quantise", "after:quantise:1", ""},
-		{"plan", "", "plan"},
-		{"deploy", "after:deploy:4", ""},
-		{"benchmark", "", "benchmark  load"},
-		{"eval", "", "eval       freight"},
-		{"shadow", "after:shadow:3", ""},
-		{"canary", "after:canary:3", ""},
-		{"promote", "before:promote:1", ""},
+	for _, c := range []struct {
+		stage, at, says string
+		by              os.Signal
+	}{
+		{"download", "after:download:1", "", nil},
+		{"quantise", "after:quantise:1", "", nil},
+		{"plan", "", "plan", os.Interrupt},
+		{"deploy", "after:deploy:4", "", nil},
+		{"benchmark", "", "benchmark  load", syscall.SIGTERM},
+		{"eval", "", "eval       freight", syscall.SIGHUP},
+		{"shadow", "after:shadow:3", "", nil},
+		{"canary", "after:canary:3", "", nil},
+		{"promote", "before:promote:1", "", nil},
 	} {
 		t.Run(c.stage, func(t *testing.T) {
 			t.Parallel()
@@ -396,7 +399,7 @@ func TestFaultsInterruptInEveryStage(t *testing.T) {
 			run := m.start(env, m.onboard(file)...)
 			if c.says != "" {
 				run.hears("\n" + c.says)
-				run.signal(os.Interrupt)
+				run.signal(c.by)
 			}
 			r := run.wait()
 			if r.code != 4 || !strings.Contains(r.err, "goes on in the background") {

@@ -87,7 +87,7 @@ func (h *home) status(ctx context.Context) (s status, err error) {
 		}
 		s.Aliases = append(s.Aliases, a)
 	}
-	runs, err := pipeline.Runs(ctx, h.store)
+	runs, err := h.runs(ctx)
 	for _, r := range runs {
 		if !r.Over() {
 			s.Runs = append(s.Runs, r)
@@ -161,7 +161,7 @@ func dash(s string) string {
 func shares(st route.State) string {
 	var parts []string
 	for _, v := range slices.Sorted(maps.Keys(st.Shares)) {
-		parts = append(parts, fmt.Sprintf("%s %g%%", v, float64(st.Shares[v])/1e4))
+		parts = append(parts, fmt.Sprintf("%s %.4g%%", v, float64(st.Shares[v])/1e4))
 	}
 	out := strings.Join(parts, ", ")
 	if st.Leased {

@@ -36,7 +36,7 @@ func newRunsListCmd(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			heads, err := pipeline.Runs(cmd.Context(), h.store)
+			heads, err := h.runs(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -48,6 +48,18 @@ func newRunsListCmd(e *env) *cobra.Command {
 			})
 		},
 	}
+}
+
+// runs lists the runs, and says of one whose driver died that it waits for
+// somebody.
+func (h *home) runs(ctx context.Context) ([]pipeline.Head, error) {
+	heads, err := pipeline.Runs(ctx, h.store)
+	for i, r := range heads {
+		if r.State == pipeline.Running && !h.alive(r.Owner) {
+			heads[i].Reason = "its driver died; llmops runs attach " + r.Run + " goes on"
+		}
+	}
+	return heads, err
 }
 
 // shown is a run as runs show prints it: its head and, for each stage, the
