@@ -547,6 +547,7 @@ type clients struct {
 
 	mu     sync.Mutex // guards what follows
 	served map[string]int
+	asked  map[string]time.Time // when the last request was sent that a version served
 	failed []string
 	gap    time.Duration // longest time between two answers
 }
@@ -554,7 +555,7 @@ type clients struct {
 // clients begin to ask the alias for a token ten times a second.
 func (m *machine) clients(alias string) *clients {
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &clients{t: m.t, cancel: cancel, done: make(chan struct{}), served: map[string]int{}}
+	c := &clients{t: m.t, cancel: cancel, done: make(chan struct{}), served: map[string]int{}, asked: map[string]time.Time{}}
 	go func() {
 		defer close(c.done)
 		tick := time.NewTicker(100 * time.Millisecond)
@@ -566,6 +567,7 @@ func (m *machine) clients(alias string) *clients {
 				return
 			case <-tick.C:
 			}
+			sent := time.Now()
 			one, cancel := context.WithTimeout(ctx, 20*time.Second)
 			version, err := chat(one, m.listen, alias, fmt.Sprint("client-", i))
 			cancel()
@@ -580,6 +582,7 @@ func (m *machine) clients(alias string) *clients {
 				}
 				last = time.Now()
 				c.served[version]++
+				c.asked[version] = sent
 			case !last.IsZero():
 				c.failed = append(c.failed, time.Now().Format("05.000 ")+err.Error())
 			}
