@@ -12,22 +12,32 @@ import (
 	"llmops/serving/route"
 )
 
-// supervise ends the replicas of jobs that go away, as a supervisor does.
+// supervise ends the replicas of jobs that are gone, as a supervisor does. It
+// looks again and again: a watch would not tell of a job that went away before
+// the watch had begun.
 func supervise(t *testing.T, d Deps) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
+	done := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-done })
 	go func() {
-		_ = d.Store.Watch(ctx, "job/", func(doc fleet.Doc) error {
-			if doc.Body != nil {
-				return nil
+		defer close(done)
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			replicas, _ := d.Store.List(ctx, "replica/")
+			for _, r := range replicas {
+				job, _, _ := strings.Cut(strings.TrimPrefix(r.Name, "replica/"), "/")
+				if _, err := d.Store.Get(ctx, "job/"+job); errors.Is(err, fleet.ErrNotFound) {
+					_ = d.Store.Delete(ctx, r.Name, r.Rev)
+				}
 			}
-			r, err := d.Store.Get(ctx, "replica/"+strings.TrimPrefix(doc.Name, "job/")+"/main-0")
-			if err == nil {
-				err = d.Store.Delete(ctx, r.Name, r.Rev)
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
 			}
-			return err
-		})
+		}
 	}()
 }
 

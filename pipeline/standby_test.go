@@ -81,24 +81,7 @@ func TestStandbyMustProduceTokens(t *testing.T) {
 
 func TestStandbyEndsWithItsTime(t *testing.T) {
 	d, _ := standbyFleet(t, time.Now().Add(-time.Second))
-	// What a supervisor does when a job goes away.
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	watching := make(chan struct{}, 1)
-	go func() {
-		_ = d.Store.Watch(ctx, "job/", func(doc fleet.Doc) error {
-			if doc.Body != nil {
-				watching <- struct{}{}
-				return nil
-			}
-			r, err := d.Store.Get(ctx, "replica/"+strings.TrimPrefix(doc.Name, "job/")+"/main-0")
-			if err == nil {
-				err = d.Store.Delete(ctx, r.Name, r.Rev)
-			}
-			return err
-		})
-	}()
-	<-watching
+	supervise(t, d)
 	notes, err := TendStandbys(t.Context(), d)
 	if err != nil || len(notes) != 1 {
 		t.Fatalf("%v, %v", notes, err)
