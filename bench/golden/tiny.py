@@ -1,7 +1,7 @@
-"""Writes serving/embedded/testdata/{llama,qwen2}: random checkpoints of a few
+"""Writes serving/embedded/llama/testdata/{llama,qwen2}: random checkpoints of a few
 kilobytes, and what transformers computes with them in float32.
 
-    python bench/golden/tiny.py serving/embedded/testdata
+    python bench/golden/tiny.py serving/embedded/llama/testdata
 
 They cover what the shipped model does not: an untied head, llama3 rotary scaling,
 biases, float16, two shards. Written with torch 2.15.0 and transformers 5.24.0.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"llmops/serving/embedded/core"
 	"llmops/serving/openai"
 )
 
@@ -28,8 +29,8 @@ type job struct {
 // choice is an answer as it grows.
 type choice struct {
 	text      strings.Builder
-	tokens    []Token // generated
-	prompt    []Token // scored
+	tokens    []core.Token // generated
+	prompt    []core.Token // scored
 	generated int
 	cached    int
 	finish    string
@@ -38,7 +39,7 @@ type choice struct {
 }
 
 // requestsFor makes the sequences of a job.
-func (s *Server) requestsFor(j *job, p Sampling, stop []int, texts []string, max []int, salt string, score bool) {
+func (s *Server) requestsFor(j *job, p core.Sampling, stop []int, texts []string, max []int, salt string, score bool) {
 	j.call = newCall()
 	for i, pr := range j.prompts {
 		for k := range j.n {
@@ -46,7 +47,7 @@ func (s *Server) requestsFor(j *job, p Sampling, stop []int, texts []string, max
 			sampling.Seed += uint64(k) // several answers to one prompt must differ
 			j.requests = append(j.requests, &request{
 				call: j.call, index: i*j.n + k, stop: texts, text: s.tok.Stream(true),
-				seq: &Sequence{Prompt: pr.ids, Salt: salt, Max: max[i], Stop: stop, Score: score, Sampling: sampling},
+				seq: &core.Sequence{Prompt: pr.ids, Salt: salt, Max: max[i], Stop: stop, Score: score, Sampling: sampling},
 			})
 		}
 	}
@@ -100,7 +101,7 @@ func usage(j *job, choices []choice) *openai.Usage {
 	return u
 }
 
-func idsOf(tokens []Token) []int {
+func idsOf(tokens []core.Token) []int {
 	ids := make([]int, len(tokens))
 	for i, t := range tokens {
 		ids[i] = t.ID
@@ -129,7 +130,7 @@ func floor(logprob float32) float64 { return max(float64(logprob), -9999) }
 // appendLogprobs adds tokens to lp as /v1/completions has them. The map of
 // alternatives holds the token itself too, so that its rank shows: it is the most
 // likely one when nothing in the map is larger.
-func (s *Server) appendLogprobs(lp *openai.Logprobs, tokens []Token, offset *int) {
+func (s *Server) appendLogprobs(lp *openai.Logprobs, tokens []core.Token, offset *int) {
 	for _, t := range tokens {
 		name, p := s.spelling(t.ID), floor(t.Logprob)
 		top := make(map[string]float64, len(t.Top)+1)
@@ -146,7 +147,7 @@ func (s *Server) appendLogprobs(lp *openai.Logprobs, tokens []Token, offset *int
 }
 
 // promptLogprobs are those of an echoed prompt, whose first token has none.
-func (s *Server) promptLogprobs(lp *openai.Logprobs, p prompt, scores []Token, offset *int) {
+func (s *Server) promptLogprobs(lp *openai.Logprobs, p prompt, scores []core.Token, offset *int) {
 	lp.Tokens = append(lp.Tokens, s.spelling(p.ids[0]))
 	lp.TokenLogprobs = append(lp.TokenLogprobs, nil)
 	lp.TopLogprobs = append(lp.TopLogprobs, nil)
@@ -156,7 +157,7 @@ func (s *Server) promptLogprobs(lp *openai.Logprobs, p prompt, scores []Token, o
 }
 
 // chatLogprobs are tokens as /v1/chat/completions has them.
-func (s *Server) chatLogprobs(tokens []Token) *openai.ChatLogprobs {
+func (s *Server) chatLogprobs(tokens []core.Token) *openai.ChatLogprobs {
 	one := func(id int, p float32) openai.TokenLogprob {
 		t := openai.TokenLogprob{Token: s.spelling(id), Logprob: floor(p), Bytes: []int{}}
 		for _, b := range s.tok.Bytes(id) {

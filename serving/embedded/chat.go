@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"llmops/model/chat"
+	"llmops/serving/embedded/core"
 	"llmops/serving/openai"
 )
 
@@ -159,7 +160,7 @@ func (s *Server) streamChat(w http.ResponseWriter, r *http.Request, j *job, head
 		out := openai.ChunkChoice{Index: u.index, Delta: openai.Delta{Content: u.text}}
 		if u.token != nil {
 			if j.top >= 0 {
-				out.Logprobs = s.chatLogprobs([]Token{*u.token})
+				out.Logprobs = s.chatLogprobs([]core.Token{*u.token})
 			}
 			if j.ids {
 				out.TokenIDs = []int{u.token.ID}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"llmops/serving/embedded/core"
 	"llmops/serving/openai"
 )
 
@@ -123,7 +124,7 @@ func (s *Server) streamCompletion(w http.ResponseWriter, r *http.Request, j *job
 		if u.token != nil {
 			if j.top >= 0 {
 				out.Logprobs = &openai.Logprobs{}
-				s.appendLogprobs(out.Logprobs, []Token{*u.token}, &c.offset)
+				s.appendLogprobs(out.Logprobs, []core.Token{*u.token}, &c.offset)
 			}
 			if j.ids {
 				out.TokenIDs = []int{u.token.ID}

@@ -2,12 +2,10 @@
 // http.Handler that speaks the OpenAI-compatible API as vLLM does, names of
 // metrics included, so that the rest of llmops cannot tell them apart.
 //
-// A Server joins a Core, which decides what each step computes, with an Executor,
-// which computes it. The Core is a pure step function and runs under a virtual
-// clock as well; the executor here computes the Llama family in float32 from bf16,
-// f16, f32, fp8 and int4 checkpoints. A sequence's tokens depend on its own prompt
-// and sampling alone, never on what else is in the batch or in the cache. A Server
-// is safe for concurrent use; Core and Executor belong to one goroutine.
+// A Server joins a core.Core, which decides what each step computes, with a
+// core.Executor, which computes it: package llama for the Llama family. A
+// sequence's tokens depend on its own prompt and sampling alone, never on what else
+// is in the batch or in the cache. A Server is safe for concurrent use.
 //
 // It has no GPU code, tool-call parsing, guided decoding, preemption or network
 // listener, and it computes one model.
@@ -19,6 +17,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"time"
+
+	"llmops/serving/embedded/core"
 )
 
 // Defaults of Options.
@@ -39,7 +39,7 @@ type Options struct {
 	MaxModelLen      int   // prompt and answer together; default and at most: the model's own
 	MaxNumSeqs       int   // computed at once
 	MaxBatchedTokens int   // in one step
-	KVBlocks         int   // of BlockSize tokens; default: enough for MaxNumSeqs of MaxModelLen
+	KVBlocks         int   // of core.BlockSize tokens; default: enough for MaxNumSeqs of MaxModelLen
 	Threads          int   // that compute; default 1: another replica uses a second core better
 	MaxBody          int64 // bytes of a request
 
@@ -71,7 +71,7 @@ func (o Options) withDefaults(maxPositions int) (Options, error) {
 	o.MaxModelLen = cmp.Or(o.MaxModelLen, maxPositions)
 	o.MaxNumSeqs = cmp.Or(o.MaxNumSeqs, DefaultMaxNumSeqs)
 	o.MaxBatchedTokens = cmp.Or(o.MaxBatchedTokens, max(DefaultMaxBatchedTokens, o.MaxNumSeqs))
-	o.KVBlocks = cmp.Or(o.KVBlocks, o.MaxNumSeqs*((o.MaxModelLen+BlockSize-1)/BlockSize))
+	o.KVBlocks = cmp.Or(o.KVBlocks, o.MaxNumSeqs*((o.MaxModelLen+core.BlockSize-1)/core.BlockSize))
 	o.Threads = cmp.Or(o.Threads, 1)
 	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
 	for _, f := range []struct {
@@ -82,7 +82,7 @@ func (o Options) withDefaults(maxPositions int) (Options, error) {
 		{"maximum model length", o.MaxModelLen, 2, maxPositions},
 		{"maximum number of sequences", o.MaxNumSeqs, 1, 4096},
 		{"maximum tokens in a step", o.MaxBatchedTokens, o.MaxNumSeqs, 1 << 16},
-		{"cache blocks", o.KVBlocks, (o.MaxModelLen + BlockSize - 1) / BlockSize, 1 << 24},
+		{"cache blocks", o.KVBlocks, (o.MaxModelLen + core.BlockSize - 1) / core.BlockSize, 1 << 24},
 		{"threads", o.Threads, 1, max(runtime.NumCPU(), 64)},
 		{"slow prompts over", o.Fault.SlowPrompt.Over, 0, 1 << 30},
 	} {

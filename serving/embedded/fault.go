@@ -6,15 +6,17 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"llmops/serving/embedded/core"
 )
 
 // slow is an executor that takes longer over long prompts.
 type slow struct {
-	Executor
+	core.Executor
 	fault SlowPrompt
 }
 
-func (s slow) Step(ctx context.Context, b *Batch, out []Token) (time.Duration, error) {
+func (s slow) Step(ctx context.Context, b *core.Batch, out []core.Token) (time.Duration, error) {
 	took, err := s.Executor.Step(ctx, b, out)
 	if err != nil {
 		return took, err

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"llmops/serving/embedded/core"
 )
 
 // errClosed is what requests get that are under way when the Server is closed.
@@ -12,8 +14,8 @@ var errClosed = errors.New("the engine is shutting down")
 
 // loop runs the core and its executor. Others reach them through its inbox only.
 type loop struct {
-	core    *Core
-	exec    Executor
+	core    *core.Core
+	exec    core.Executor
 	metrics *metrics
 	start   time.Time
 	done    chan struct{}
@@ -27,9 +29,9 @@ type loop struct {
 	lastID   uint64              // of the loop's goroutine
 }
 
-func newLoop(core *Core, exec Executor, m *metrics) *loop {
+func newLoop(c *core.Core, exec core.Executor, m *metrics) *loop {
 	return &loop{
-		core: core, exec: exec, metrics: m, start: time.Now(),
+		core: c, exec: exec, metrics: m, start: time.Now(),
 		done: make(chan struct{}), wake: make(chan struct{}, 1), requests: make(map[uint64]*request),
 	}
 }
@@ -80,8 +82,8 @@ func (l *loop) cancel(rs []*request) {
 // run steps until ctx ends.
 func (l *loop) run(ctx context.Context) {
 	defer close(l.done)
-	var b Batch
-	out := make([]Token, l.core.limits.Sequences)
+	var b core.Batch
+	out := make([]core.Token, l.core.Limits().Sequences)
 	for ctx.Err() == nil {
 		l.receive()
 		now := l.now()
@@ -101,7 +103,7 @@ func (l *loop) run(ctx context.Context) {
 			}
 			continue
 		}
-		l.core.Commit(now, &b, out, func(e Event) { l.emit(now, e) })
+		l.core.Commit(now, &b, out, func(e core.Event) { l.emit(now, e) })
 		l.metrics.set(l.core.Stats())
 	}
 	l.mu.Lock()
@@ -123,7 +125,7 @@ func (l *loop) receive() {
 	}
 }
 
-func (l *loop) emit(now time.Duration, e Event) {
+func (l *loop) emit(now time.Duration, e core.Event) {
 	r := l.requests[e.Seq.ID]
 	u := r.advance(e)
 	if e.Token != nil {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"llmops/serving/embedded/core"
 )
 
 // metrics are the engine's numbers under vLLM's names, written as Prometheus text.
@@ -18,7 +20,7 @@ type metrics struct {
 	blocks int
 
 	mu      sync.Mutex // guards all below
-	stats   Stats
+	stats   core.Stats
 	success map[string]uint64 // by finish reason
 	ttft    histogram
 	itl     histogram
@@ -48,7 +50,7 @@ func newMetrics(model string, blocks int) *metrics {
 	}
 }
 
-func (m *metrics) set(s Stats) {
+func (m *metrics) set(s core.Stats) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats = s
@@ -103,7 +105,7 @@ func (m *metrics) write(w io.Writer) error {
 	one("vllm:num_preemptions_total", "counter", "Cumulative number of preemptions; admission reserves blocks, so there are none.", 0)
 	one("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", float64(s.Prompt))
 	one("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.", float64(s.Generated))
-	fmt.Fprintf(&b, "# HELP vllm:cache_config_info Information of the cache.\n# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%d\"} 1\n", labels, BlockSize, m.blocks)
+	fmt.Fprintf(&b, "# HELP vllm:cache_config_info Information of the cache.\n# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%d\"} 1\n", labels, core.BlockSize, m.blocks)
 	b.WriteString("# HELP vllm:request_success_total Count of finished requests by reason.\n# TYPE vllm:request_success_total counter\n")
 	for _, reason := range slices.Sorted(maps.Keys(m.success)) {
 		fmt.Fprintf(&b, "vllm:request_success_total{%s,finished_reason=\"%s\"} %d\n", labels, reason, m.success[reason])

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"llmops/model"
+	"llmops/serving/embedded/core"
 	"llmops/serving/openai"
 )
 
@@ -81,7 +82,7 @@ type prompt struct {
 }
 
 // sampling checks what chat and completions share.
-func (s *Server) sampling(q *openai.Sampling) (p Sampling, stop []int, n int, err *openai.Error) {
+func (s *Server) sampling(q *openai.Sampling) (p core.Sampling, stop []int, n int, err *openai.Error) {
 	d := s.defaults
 	temperature, topP, topK, minP, repetition := d.temperature, d.topP, d.topK, d.minP, d.repetition
 	var presence, frequency float64
@@ -108,7 +109,7 @@ func (s *Server) sampling(q *openai.Sampling) (p Sampling, stop []int, n int, er
 		}
 	}
 	switch {
-	case n > 1 && temperature < minTemperature:
+	case n > 1 && temperature < core.MinTemperature:
 		return p, nil, 0, openai.Invalid("n", "n is %d with a temperature of %g: greedy answers would all be the same", n, temperature)
 	case q.StreamOptions != nil && !q.Stream:
 		return p, nil, 0, openai.Invalid("stream_options", "stream_options is sent without stream")
@@ -123,7 +124,7 @@ func (s *Server) sampling(q *openai.Sampling) (p Sampling, stop []int, n int, er
 	if err := plainText(q.ResponseFormat); err != nil {
 		return p, nil, 0, err
 	}
-	p = Sampling{
+	p = core.Sampling{
 		Temperature: temperature, TopP: topP, TopK: max(topK, 0), MinP: minP,
 		Repetition: repetition, Presence: presence, Frequency: frequency, Seed: rand.Uint64(), Top: -1,
 	}

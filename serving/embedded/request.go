@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"llmops/model/tokenizer"
+	"llmops/serving/embedded/core"
 	"llmops/serving/openai"
 )
 
 // request is one sequence of a call, with the text that its tokens make. The
 // loop's goroutine owns it from submit on.
 type request struct {
-	seq   *Sequence
+	seq   *core.Sequence
 	call  *call
 	index int // of the choice
 	text  *tokenizer.Stream
@@ -29,8 +30,8 @@ type request struct {
 type update struct {
 	index  int
 	cached int
-	prompt []Token
-	token  *Token
+	prompt []core.Token
+	token  *core.Token
 	text   string // that is now certain
 	finish string
 	reason any // the stop string or nothing
@@ -39,11 +40,13 @@ type update struct {
 
 // advance turns a core's event into text. A stop string ends the answer before it;
 // text that may become one is held back.
-func (r *request) advance(e Event) update {
-	u := update{index: r.index, cached: e.Seq.Cached(), prompt: e.Prompt, token: e.Token, finish: e.Finish}
+func (r *request) advance(e core.Event) update {
+	u := update{index: r.index, cached: e.Seq.Cached(), prompt: e.Prompt, finish: e.Finish}
 	if e.Token == nil {
 		return u
 	}
+	t := *e.Token
+	u.token = &t
 	r.generated++
 	r.held += r.text.Push(e.Token.ID)
 	if u.finish != "" {

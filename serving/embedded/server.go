@@ -18,6 +18,8 @@ import (
 	"llmops/model"
 	"llmops/model/chat"
 	"llmops/model/tokenizer"
+	"llmops/serving/embedded/core"
+	"llmops/serving/embedded/llama"
 	"llmops/serving/openai"
 )
 
@@ -53,7 +55,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkShape(shape); err != nil {
+	if err := llama.Check(shape); err != nil {
 		return nil, fmt.Errorf("loading %s: %w", o.ModelDir, err)
 	}
 	o, err = o.withDefaults(shape.MaxPositions)
@@ -77,15 +79,15 @@ func New(o Options) (*Server, error) {
 	if s.defaults, err = loadDefaults(o.ModelDir, shape); err != nil {
 		return nil, err
 	}
-	w, err := loadWeights(o.ModelDir, shape)
+	c, err := core.New(core.Limits{Sequences: o.MaxNumSeqs, Tokens: o.MaxBatchedTokens, Blocks: o.KVBlocks})
 	if err != nil {
 		return nil, err
 	}
-	core, err := NewCore(Limits{Sequences: o.MaxNumSeqs, Tokens: o.MaxBatchedTokens, Blocks: o.KVBlocks})
+	model, err := llama.Load(o.ModelDir, shape, llama.Options{Tokens: o.MaxBatchedTokens, Length: o.MaxModelLen, Blocks: o.KVBlocks, Threads: o.Threads})
 	if err != nil {
 		return nil, err
 	}
-	var exec Executor = newLlama(shape, w, o.MaxBatchedTokens, o.MaxModelLen, o.KVBlocks, o.Threads)
+	var exec core.Executor = model
 	if o.Fault.SlowPrompt.PerToken > 0 {
 		exec = slow{exec, o.Fault.SlowPrompt}
 	}
@@ -93,7 +95,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.metrics = newMetrics(o.Name, o.KVBlocks)
-	s.loop = newLoop(core, exec, s.metrics)
+	s.loop = newLoop(c, exec, s.metrics)
 	s.routes()
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel

@@ -1,4 +1,4 @@
-package embedded
+package llama
 
 import (
 	"encoding/binary"
@@ -14,6 +14,7 @@ import (
 
 	"llmops/model"
 	"llmops/model/safetensors"
+	"llmops/serving/embedded/core"
 )
 
 // tensor is one entry of a checkpoint that a test writes.
@@ -333,7 +334,7 @@ func TestQuantisedCheckpointsEqualAnOracle(t *testing.T) {
 		c := readCheckpoint(t, dir)
 		w := tt.quantise(c)
 		c.write(t, dir, tt.config)
-		e := newEngine(t, dir, Limits{Sequences: 1, Tokens: 16, Blocks: 16}, 1)
+		e := newEngine(t, dir, core.Limits{Sequences: 1, Tokens: 16, Blocks: 16}, 1)
 		got := e.logits(t, ids)
 		want := oracle(e.exec.shape, w, ids, tt.activations)
 		worst := 0.0
@@ -432,7 +433,7 @@ func TestUnloadableCheckpoints(t *testing.T) {
 		"rope": {func(t *testing.T, dir string, c checkpoint) {
 			editConfig(t, dir, "rope_parameters", `{"rope_type":"yarn","rope_theta":1}`)
 		}, "", []string{"yarn"}},
-		"vocabulary": {func(t *testing.T, dir string, c checkpoint) { editConfig(t, dir, "vocab_size", `100`) }, "", []string{"tokenizer.json", "320"}},
+		"vocabulary": {func(t *testing.T, dir string, c checkpoint) { editConfig(t, dir, "vocab_size", `100`) }, "", []string{"embed_tokens", "320"}},
 		"truncated":  {func(t *testing.T, dir string, c checkpoint) {}, "cut", []string{"truncated"}},
 		"pickle":     {func(t *testing.T, dir string, c checkpoint) {}, "pickle", []string{"pickled"}},
 	} {
@@ -453,7 +454,10 @@ func TestUnloadableCheckpoints(t *testing.T) {
 			default:
 				c.write(t, dir, tt.quant)
 			}
-			_, err := New(Options{ModelDir: dir})
+			shape, err := model.LoadShape(dir)
+			if err == nil {
+				_, err = Load(dir, shape, Options{Tokens: 16, Length: 64, Blocks: 4, Threads: 1})
+			}
 			if err == nil {
 				t.Fatal("it loads")
 			}
@@ -478,4 +482,13 @@ func TestQuantiseRow(t *testing.T) {
 	if s := quantiseRow(dst, []float32{1e-30, 0, 0, 0}); s <= 0 || math.IsInf(float64(dst[0]), 0) {
 		t.Errorf("got %v × %g", dst, s)
 	}
+}
+
+func copyModel(t *testing.T, name string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", name))); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }

@@ -1,4 +1,11 @@
-package embedded
+// Package llama computes the Llama family on the CPU in float32: the executor of
+// package core for checkpoints in bf16, f16, f32, compressed-tensors fp8 and int4.
+//
+// Each row of a product, and each query of the attention, is computed the same way
+// whatever else is in the batch, so that a sequence's tokens depend on its own
+// prompt and sampling alone. An Executor belongs to one goroutine; it starts others
+// for a step, at most Options.Threads at once. It has no GPU code.
+package llama
 
 import (
 	"context"
@@ -8,19 +15,19 @@ import (
 	"time"
 
 	"llmops/model"
+	"llmops/serving/embedded/core"
 )
 
-// Executor computes a batch: one Token for each row, into out. It returns how long
-// that took by the clock that counts; a virtual clock advances by it. An Executor
-// is called by one goroutine.
-type Executor interface {
-	Step(ctx context.Context, b *Batch, out []Token) (took time.Duration, err error)
+// Options size an Executor.
+type Options struct {
+	Tokens  int // in one step
+	Length  int // of a sequence
+	Blocks  int // of core.BlockSize tokens
+	Threads int
 }
 
-// llama computes the Llama family in float32. Each row of a product, and each
-// query of the attention, is computed the same way whatever else is in the batch,
-// so that a sequence's tokens depend on itself alone.
-type llama struct {
+// Executor computes one model.
+type Executor struct {
 	shape   model.Shape
 	weights *weights
 	threads int
@@ -38,8 +45,19 @@ type llama struct {
 // layerCache holds keys and values by block, then KV head, then token.
 type layerCache struct{ k, v []float32 }
 
-func newLlama(s model.Shape, w *weights, maxTokens, maxLen, blocks, threads int) *llama {
-	m := &llama{shape: s, weights: w, threads: threads, tokens: maxTokens}
+// Load reads the checkpoint in dir, whose config.json says s. An error names the
+// file and the tensor.
+func Load(dir string, s model.Shape, o Options) (*Executor, error) {
+	w, err := loadWeights(dir, s)
+	if err != nil {
+		return nil, err
+	}
+	return newExecutor(s, w, o), nil
+}
+
+func newExecutor(s model.Shape, w *weights, o Options) *Executor {
+	m := &Executor{shape: s, weights: w, threads: o.Threads, tokens: o.Tokens}
+	maxTokens, blocks := o.Tokens, o.Blocks
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	m.x, m.norm = aligned(maxTokens*s.Hidden), aligned(maxTokens*s.Hidden)
 	m.qkv, m.attn = aligned(maxTokens*(q+2*kv)), aligned(maxTokens*q)
@@ -48,19 +66,19 @@ func newLlama(s model.Shape, w *weights, maxTokens, maxLen, blocks, threads int)
 	m.logits = aligned(min(maxTokens, tileRows) * s.Vocab)
 	m.cache = make([]layerCache, s.Layers)
 	for i := range m.cache {
-		m.cache[i] = layerCache{aligned(blocks * BlockSize * kv), aligned(blocks * BlockSize * kv)}
+		m.cache[i] = layerCache{aligned(blocks * core.BlockSize * kv), aligned(blocks * core.BlockSize * kv)}
 	}
-	m.scratch = make([]attention, threads)
+	m.scratch = make([]attention, o.Threads)
 	for i := range m.scratch {
-		m.scratch[i] = newAttention(s, maxLen)
+		m.scratch[i] = newAttention(s, o.Length)
 	}
-	m.rotations(maxLen)
+	m.rotations(o.Length)
 	return m
 }
 
 // rotations tabulates the rotary embedding as transformers computes it: frequencies
 // and angles in float32.
-func (m *llama) rotations(maxLen int) {
+func (m *Executor) rotations(maxLen int) {
 	half := m.shape.HeadDim / 2
 	m.cos, m.sin = make([]float32, maxLen*half), make([]float32, maxLen*half)
 	for i := range half {
@@ -94,8 +112,8 @@ func ropeFrequency(r model.Rope, f float32) float32 {
 // errNotFinite is what a computation gives that overflowed.
 var errNotFinite = errors.New("logits are not finite")
 
-// Step implements Executor.
-func (m *llama) Step(ctx context.Context, b *Batch, out []Token) (time.Duration, error) {
+// Step implements core.Executor.
+func (m *Executor) Step(ctx context.Context, b *core.Batch, out []core.Token) (time.Duration, error) {
 	start := time.Now()
 	if b.Tokens > m.tokens {
 		return 0, fmt.Errorf("computing %d tokens in buffers for %d", b.Tokens, m.tokens)
@@ -105,7 +123,7 @@ func (m *llama) Step(ctx context.Context, b *Batch, out []Token) (time.Duration,
 	return time.Since(start), err
 }
 
-func (m *llama) forward(b *Batch) {
+func (m *Executor) forward(b *core.Batch) {
 	s, w, n := m.shape, m.weights, b.Tokens
 	at := 0
 	for _, r := range b.Rows {
@@ -135,7 +153,7 @@ func add(x, y []float32) {
 	}
 }
 
-func (m *llama) rms(dst, x, weight []float32, rows int) {
+func (m *Executor) rms(dst, x, weight []float32, rows int) {
 	h := m.shape.Hidden
 	for i := range rows {
 		row, to := x[i*h:(i+1)*h], dst[i*h:(i+1)*h]
@@ -156,7 +174,7 @@ func (m *llama) rms(dst, x, weight []float32, rows int) {
 
 // gate computes silu(gate) × up in place and packs the rows to the front: a row is
 // written where the ones before it were read.
-func (m *llama) gate(rows int) []float32 {
+func (m *Executor) gate(rows int) []float32 {
 	wide := m.shape.Intermediate
 	for i := range rows {
 		both := m.mlp[i*2*wide : (i+1)*2*wide]
@@ -170,7 +188,7 @@ func (m *llama) gate(rows int) []float32 {
 }
 
 // results computes logits where somebody wants them, in tiles.
-func (m *llama) results(b *Batch, out []Token) error {
+func (m *Executor) results(b *core.Batch, out []core.Token) error {
 	h := m.shape.Hidden
 	tile := min(m.tokens, tileRows)
 	type place struct{ row, token int }
@@ -190,7 +208,7 @@ func (m *llama) results(b *Batch, out []Token) error {
 	}
 	at := 0
 	for i, r := range b.Rows {
-		out[i] = Token{}
+		out[i] = core.Token{}
 		for j := range r.Tokens {
 			last := j == len(r.Tokens)-1
 			scored := r.Seq.Score && r.Start+j+1 < len(r.Seq.Prompt)
@@ -209,12 +227,12 @@ func (m *llama) results(b *Batch, out []Token) error {
 	return flush()
 }
 
-func (m *llama) logitsOf(x []float32, rows int) {
+func (m *Executor) logitsOf(x []float32, rows int) {
 	m.rms(m.norm, x, m.weights.norm, rows)
 	m.weights.head.apply(m.threads, m.logits, m.norm, m.tmp, rows)
 }
 
-func (m *llama) result(r Row, token int, logits []float32, out *Token) error {
+func (m *Executor) result(r core.Row, token int, logits []float32, out *core.Token) error {
 	s := r.Seq
 	for _, l := range logits {
 		if l-l != 0 { // NaN or infinite
@@ -222,19 +240,19 @@ func (m *llama) result(r Row, token int, logits []float32, out *Token) error {
 		}
 	}
 	if next := r.Start + token + 1; s.Score && next < len(s.Prompt) {
-		out.Prompt = append(out.Prompt, report(logits, s.Prompt[next], max(s.Sampling.Top, 0)))
+		out.Prompt = append(out.Prompt, core.Report(logits, s.Prompt[next], max(s.Sampling.Top, 0)))
 		return nil
 	}
 	if s.Sampling.Top < 0 {
-		out.ID = choose(s, logits)
+		out.ID = core.Choose(s, logits)
 		return nil
 	}
 	raw := logits
-	if s.Sampling.changes() {
+	if s.Sampling.Changes() {
 		logits = append([]float32(nil), logits...)
 	}
 	prompt := out.Prompt
-	*out = report(raw, choose(s, logits), s.Sampling.Top)
+	*out = core.Report(raw, core.Choose(s, logits), s.Sampling.Top)
 	out.Prompt = prompt
 	return nil
 }

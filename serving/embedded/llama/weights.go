@@ -1,4 +1,4 @@
-package embedded
+package llama
 
 import (
 	"encoding/binary"
@@ -31,8 +31,8 @@ type weights struct {
 	head   linear
 }
 
-// checkShape refuses what the executor cannot compute.
-func checkShape(s model.Shape) error {
+// Check refuses what the executor cannot compute.
+func Check(s model.Shape) error {
 	arch := "none"
 	if len(s.Architectures) > 0 {
 		arch = s.Architectures[0]
@@ -80,7 +80,7 @@ type loader struct {
 }
 
 func loadWeights(dir string, s model.Shape) (w *weights, err error) {
-	if err := checkShape(s); err != nil {
+	if err := Check(s); err != nil {
 		return nil, fmt.Errorf("loading %s: %w", filepath.Join(dir, "config.json"), err)
 	}
 	plan, err := planQuantisation(s.Quant)

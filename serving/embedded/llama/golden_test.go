@@ -1,4 +1,4 @@
-package embedded
+package llama
 
 import (
 	"encoding/base64"
@@ -14,16 +14,17 @@ import (
 	"llmops/model"
 	"llmops/model/chat"
 	"llmops/model/tokenizer"
+	"llmops/serving/embedded/core"
 )
 
 // engine is a Core and its executor without the server.
 type engine struct {
-	core *Core
-	exec *llama
+	core *core.Core
+	exec *Executor
 	next uint64
 }
 
-func newEngine(t testing.TB, dir string, l Limits, threads int) *engine {
+func newEngine(t testing.TB, dir string, l core.Limits, threads int) *engine {
 	t.Helper()
 	shape, err := model.LoadShape(dir)
 	if err != nil {
@@ -33,18 +34,18 @@ func newEngine(t testing.TB, dir string, l Limits, threads int) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	core, err := NewCore(l)
+	c, err := core.New(l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &engine{core: core, exec: newLlama(shape, w, l.Tokens, shape.MaxPositions, l.Blocks, threads)}
+	return &engine{core: c, exec: newExecutor(shape, w, Options{Tokens: l.Tokens, Length: shape.MaxPositions, Blocks: l.Blocks, Threads: threads})}
 }
 
 // run adds the sequences and steps until all have ended. It returns the generated
 // tokens and the prompt's scores of each.
-func (e *engine) run(t testing.TB, seqs ...*Sequence) (generated, scores [][]Token) {
+func (e *engine) run(t testing.TB, seqs ...*core.Sequence) (generated, scores [][]core.Token) {
 	t.Helper()
-	at := make(map[*Sequence]int)
+	at := make(map[*core.Sequence]int)
 	for i, s := range seqs {
 		e.next++
 		s.ID = e.next
@@ -53,14 +54,14 @@ func (e *engine) run(t testing.TB, seqs ...*Sequence) (generated, scores [][]Tok
 			t.Fatal(err)
 		}
 	}
-	generated, scores = make([][]Token, len(seqs)), make([][]Token, len(seqs))
-	var b Batch
-	out := make([]Token, e.core.limits.Sequences)
+	generated, scores = make([][]core.Token, len(seqs)), make([][]core.Token, len(seqs))
+	var b core.Batch
+	out := make([]core.Token, e.core.Limits().Sequences)
 	for e.core.Next(0, &b) {
 		if _, err := e.exec.Step(t.Context(), &b, out); err != nil {
 			t.Fatal(err)
 		}
-		e.core.Commit(0, &b, out, func(ev Event) {
+		e.core.Commit(0, &b, out, func(ev core.Event) {
 			i := at[ev.Seq]
 			scores[i] = append(scores[i], ev.Prompt...)
 			if ev.Token != nil {
@@ -106,7 +107,7 @@ func (g golden) check(t *testing.T, name string, e *engine) {
 			}
 		}
 	}
-	generated, _ := e.run(t, &Sequence{Prompt: g.IDs, Max: len(g.Greedy)})
+	generated, _ := e.run(t, &core.Sequence{Prompt: g.IDs, Max: len(g.Greedy)})
 	for i, want := range g.Greedy {
 		if got := generated[0][i].ID; got != want.ID {
 			if want.Gap > tolerance {
@@ -115,7 +116,7 @@ func (g golden) check(t *testing.T, name string, e *engine) {
 			break // what follows continues another text
 		}
 	}
-	_, scores := e.run(t, &Sequence{Prompt: g.IDs, Score: true, Max: 1})
+	_, scores := e.run(t, &core.Sequence{Prompt: g.IDs, Score: true, Max: 1})
 	if len(scores[0]) != len(g.Logprobs) {
 		t.Fatalf("%s: %d scores, want %d", name, len(scores[0]), len(g.Logprobs))
 	}
@@ -130,7 +131,7 @@ func (g golden) check(t *testing.T, name string, e *engine) {
 // logits computes those after the last of ids.
 func (e *engine) logits(t testing.TB, ids []int) []float32 {
 	t.Helper()
-	e.run(t, &Sequence{Prompt: ids, Max: 1, Sampling: Sampling{Top: -1}})
+	e.run(t, &core.Sequence{Prompt: ids, Max: 1, Sampling: core.Sampling{Top: -1}})
 	return slices.Clone(e.exec.logits[:e.exec.shape.Vocab])
 }
 
@@ -149,7 +150,7 @@ func TestTinyModelsEqualTransformers(t *testing.T) {
 	for _, name := range []string{"llama", "qwen2"} {
 		var rows []golden
 		readGolden(t, filepath.Join("testdata", name, "golden.json"), &rows)
-		e := newEngine(t, filepath.Join("testdata", name), Limits{Sequences: 4, Tokens: 20, Blocks: 64}, 1)
+		e := newEngine(t, filepath.Join("testdata", name), core.Limits{Sequences: 4, Tokens: 20, Blocks: 64}, 1)
 		for _, g := range rows {
 			g.check(t, name, e)
 		}
@@ -182,7 +183,7 @@ func (g *golden) UnmarshalJSON(b []byte) error {
 }
 
 // freight is the shipped model.
-var freight = filepath.Join("..", "..", "examples", "freight", "weights")
+var freight = filepath.Join("..", "..", "..", "examples", "freight", "weights")
 
 func TestFreightEqualsTransformers(t *testing.T) {
 	var file struct {
@@ -205,7 +206,7 @@ func TestFreightEqualsTransformers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEngine(t, freight, Limits{Sequences: 4, Tokens: 128, Blocks: 512}, 1)
+	e := newEngine(t, freight, core.Limits{Sequences: 4, Tokens: 128, Blocks: 512}, 1)
 	for name, g := range file.Conversations {
 		text, err := tmpl.Render(chat.Request{Messages: g.Messages, Prompt: true})
 		if err != nil || text != g.Text {

@@ -1,4 +1,4 @@
-package embedded
+package llama
 
 import (
 	"math"
@@ -6,11 +6,12 @@ import (
 	"gonum.org/v1/gonum/blas"
 
 	"llmops/model"
+	"llmops/serving/embedded/core"
 )
 
 // queryTile is how many tokens of one sequence attend together. A tile computes
 // scores up to its last token, so that a wide one wastes work on the masked half.
-const queryTile = BlockSize
+const queryTile = core.BlockSize
 
 // attention is the scratch space of one thread.
 type attention struct {
@@ -21,13 +22,13 @@ type attention struct {
 
 func newAttention(s model.Shape, maxLen int) attention {
 	rows := queryTile * s.Heads / s.KVHeads
-	padded := (maxLen + BlockSize - 1) / BlockSize * BlockSize
+	padded := (maxLen + core.BlockSize - 1) / core.BlockSize * core.BlockSize
 	return attention{q: aligned(rows * s.HeadDim), scores: aligned(rows * padded), out: aligned(rows * s.HeadDim)}
 }
 
 // attend rotates queries and keys, stores keys and values, and sets attn to what
 // each token sees of its sequence up to itself.
-func (m *llama) attend(b *Batch, c *layerCache) {
+func (m *Executor) attend(b *core.Batch, c *layerCache) {
 	at := 0
 	for _, r := range b.Rows {
 		m.store(r, at, c)
@@ -55,7 +56,7 @@ func (m *llama) attend(b *Batch, c *layerCache) {
 }
 
 // store rotates the queries and keys of one row and puts keys and values into the cache.
-func (m *llama) store(r Row, at int, c *layerCache) {
+func (m *Executor) store(r core.Row, at int, c *layerCache) {
 	s := m.shape
 	d, half := s.HeadDim, s.HeadDim/2
 	q, kv := s.Heads*d, s.KVHeads*d
@@ -70,9 +71,9 @@ func (m *llama) store(r Row, at int, c *layerCache) {
 				v[j], v[j+half] = x*cos[j]-y*sin[j], y*cos[j]+x*sin[j]
 			}
 		}
-		block := int(r.Blocks[pos/BlockSize])
+		block := int(r.Blocks[pos/core.BlockSize])
 		for h := range s.KVHeads {
-			slot := ((block*s.KVHeads+h)*BlockSize + pos%BlockSize) * d
+			slot := ((block*s.KVHeads+h)*core.BlockSize + pos%core.BlockSize) * d
 			copy(c.k[slot:slot+d], row[q+h*d:])
 			copy(c.v[slot:slot+d], row[q+kv+h*d:])
 		}
@@ -81,7 +82,7 @@ func (m *llama) store(r Row, at int, c *layerCache) {
 
 // tile computes n tokens of row r from its token from on, which is row at of the
 // batch, for the queries that share the KV head kvh.
-func (m *llama) tile(a *attention, r Row, c *layerCache, from, n, at, kvh int) {
+func (m *Executor) tile(a *attention, r core.Row, c *layerCache, from, n, at, kvh int) {
 	s := m.shape
 	d, group := s.HeadDim, s.Heads/s.KVHeads
 	q, kv := s.Heads*d, s.KVHeads*d
@@ -90,11 +91,11 @@ func (m *llama) tile(a *attention, r Row, c *layerCache, from, n, at, kvh int) {
 		copy(a.q[i*group*d:(i+1)*group*d], m.qkv[(at+i)*(q+2*kv)+kvh*group*d:])
 	}
 	last := r.Start + from + n - 1
-	blocks := last/BlockSize + 1
-	width := blocks * BlockSize
+	blocks := last/core.BlockSize + 1
+	width := blocks * core.BlockSize
 	for i := range blocks {
-		k := c.k[(int(r.Blocks[i])*s.KVHeads+kvh)*BlockSize*d:]
-		kernel.Sgemm(blas.NoTrans, blas.Trans, rows, BlockSize, d, 1, a.q, d, k, d, 0, a.scores[i*BlockSize:], width)
+		k := c.k[(int(r.Blocks[i])*s.KVHeads+kvh)*core.BlockSize*d:]
+		kernel.Sgemm(blas.NoTrans, blas.Trans, rows, core.BlockSize, d, 1, a.q, d, k, d, 0, a.scores[i*core.BlockSize:], width)
 	}
 	scale := float32(1 / math.Sqrt(float64(d)))
 	for i := range n {
@@ -106,8 +107,8 @@ func (m *llama) tile(a *attention, r Row, c *layerCache, from, n, at, kvh int) {
 	out := a.out[:rows*d]
 	clear(out)
 	for i := range blocks {
-		v := c.v[(int(r.Blocks[i])*s.KVHeads+kvh)*BlockSize*d:]
-		kernel.Sgemm(blas.NoTrans, blas.NoTrans, rows, d, BlockSize, 1, a.scores[i*BlockSize:], width, v, d, 1, out, d)
+		v := c.v[(int(r.Blocks[i])*s.KVHeads+kvh)*core.BlockSize*d:]
+		kernel.Sgemm(blas.NoTrans, blas.NoTrans, rows, d, core.BlockSize, 1, a.scores[i*core.BlockSize:], width, v, d, 1, out, d)
 	}
 	for i := range n {
 		copy(m.attn[(at+i)*q+kvh*group*d:(at+i)*q+(kvh+1)*group*d], out[i*group*d:])

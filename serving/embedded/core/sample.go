@@ -1,4 +1,4 @@
-package embedded
+package core
 
 import (
 	"cmp"
@@ -10,7 +10,7 @@ import (
 // Sampling says how the next token is chosen. The zero value is greedy without
 // penalties.
 type Sampling struct {
-	Temperature float64 // below minTemperature: greedy
+	Temperature float64 // below MinTemperature: greedy
 	TopP        float64 // 0 or 1: all
 	TopK        int     // 0: all
 	MinP        float64 // of the most likely token's probability; 0: all
@@ -25,9 +25,11 @@ type Sampling struct {
 	Top  int // how many alternatives to report; below 0: report no log probabilities
 }
 
-// minTemperature is vLLM's bound of greedy sampling, and floorTemperature what it
-// raises other temperatures to.
-const minTemperature, floorTemperature = 1e-5, 1e-2
+// MinTemperature is vLLM's bound of greedy sampling.
+const MinTemperature = 1e-5
+
+// floorTemperature is what vLLM raises other temperatures to.
+const floorTemperature = 1e-2
 
 // normaliser is what a logit's log probability is less than the logit by, in
 // float64 so that a sum over a large vocabulary loses nothing.
@@ -41,7 +43,7 @@ func normaliser(logits []float32) float64 {
 }
 
 // report describes id given raw logits, with the k most likely.
-func report(logits []float32, id, k int) Token {
+func Report(logits []float32, id, k int) Token {
 	norm := normaliser(logits)
 	t := Token{ID: id, Logprob: float32(float64(logits[id]) - norm), Rank: 1}
 	for i, l := range logits {
@@ -82,10 +84,10 @@ func best(logits []float32, k int) []int {
 }
 
 // choose picks the next token of s. It may change logits.
-func choose(s *Sequence, logits []float32) int {
+func Choose(s *Sequence, logits []float32) int {
 	p := s.Sampling
 	penalise(s, logits)
-	if p.Temperature < minTemperature {
+	if p.Temperature < MinTemperature {
 		return argmax(logits)
 	}
 	return p.draw(logits, len(s.output))
@@ -98,8 +100,8 @@ func penalise(s *Sequence, logits []float32) {
 	}
 	if p.Repetition != 0 && p.Repetition != 1 {
 		seen := make(map[int]bool, len(s.Prompt)+len(s.output))
-		for i := range s.length() {
-			seen[s.at(i)] = true
+		for i := range s.Len() {
+			seen[s.At(i)] = true
 		}
 		for id := range seen {
 			if logits[id] > 0 {
@@ -178,6 +180,6 @@ func (p Sampling) draw(logits []float32, step int) int {
 }
 
 // changes reports whether choose may change the logits it is given.
-func (p Sampling) changes() bool {
+func (p Sampling) Changes() bool {
 	return len(p.Bias) > 0 || p.Repetition != 0 && p.Repetition != 1 || p.Presence != 0 || p.Frequency != 0 || p.Min > 0
 }

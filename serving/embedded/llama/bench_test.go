@@ -1,8 +1,10 @@
-package embedded
+package llama
 
 import (
 	"math"
 	"testing"
+
+	"llmops/serving/embedded/core"
 )
 
 func expOf(x float32) float64 { return math.Exp(float64(x)) }
@@ -25,11 +27,11 @@ func BenchmarkMultiply(b *testing.B) {
 // BenchmarkPrefill computes prompts of 128 tokens one after the other.
 func BenchmarkPrefill(b *testing.B) {
 	shape, w := randomModel(1)
-	core, err := NewCore(Limits{Sequences: 16, Tokens: 128, Blocks: 256})
+	c, err := core.New(core.Limits{Sequences: 16, Tokens: 128, Blocks: 256})
 	if err != nil {
 		b.Fatal(err)
 	}
-	e := &engine{core: core, exec: newLlama(shape, w, 128, 2048, 256, 1)}
+	e := &engine{core: c, exec: newExecutor(shape, w, Options{Tokens: 128, Length: 2048, Blocks: 256, Threads: 1})}
 	prompt := make([]int, 128)
 	n := 0
 	for b.Loop() {
@@ -37,7 +39,7 @@ func BenchmarkPrefill(b *testing.B) {
 		for i := range prompt {
 			prompt[i] = (i*7 + n) % 1024 // another one each time: nothing is cached
 		}
-		e.run(b, &Sequence{Prompt: prompt, Max: 1, Sampling: Sampling{Top: -1}})
+		e.run(b, &core.Sequence{Prompt: prompt, Max: 1, Sampling: core.Sampling{Top: -1}})
 	}
 	b.ReportMetric(128*float64(b.N)/b.Elapsed().Seconds(), "tokens/s")
 }
@@ -47,45 +49,45 @@ func BenchmarkDecode(b *testing.B) {
 	for _, batch := range []int{1, 8, 16} {
 		b.Run("batch-"+string(rune('0'+batch/10))+string(rune('0'+batch%10)), func(b *testing.B) {
 			shape, w := randomModel(1)
-			core, err := NewCore(Limits{Sequences: 16, Tokens: 128, Blocks: 2048})
+			c, err := core.New(core.Limits{Sequences: 16, Tokens: 128, Blocks: 2048})
 			if err != nil {
 				b.Fatal(err)
 			}
-			e := &engine{core: core, exec: newLlama(shape, w, 128, 2048, 2048, 1)}
-			out := make([]Token, 16)
-			var bt Batch
+			e := &engine{core: c, exec: newExecutor(shape, w, Options{Tokens: 128, Length: 2048, Blocks: 2048, Threads: 1})}
+			out := make([]core.Token, 16)
+			var bt core.Batch
 			id := uint64(0)
 			fill := func() {
 				for range batch {
 					id++
-					s := &Sequence{ID: id, Prompt: make([]int, 128), Max: 128, Sampling: Sampling{Top: -1}}
+					s := &core.Sequence{ID: id, Prompt: make([]int, 128), Max: 128, Sampling: core.Sampling{Top: -1}}
 					for i := range s.Prompt {
 						s.Prompt[i] = (i + int(id)) % 1024
 					}
-					if err := core.Add(0, s); err != nil {
+					if err := c.Add(0, s); err != nil {
 						b.Fatal(err)
 					}
 				}
-				for core.Stats().Waiting > 0 || bt.Tokens != batch {
-					core.Next(0, &bt)
+				for c.Stats().Waiting > 0 || bt.Tokens != batch {
+					c.Next(0, &bt)
 					if _, err := e.exec.Step(b.Context(), &bt, out); err != nil {
 						b.Fatal(err)
 					}
-					core.Commit(0, &bt, out, func(Event) {})
+					c.Commit(0, &bt, out, func(core.Event) {})
 				}
 			}
 			for b.Loop() {
-				if !core.Next(0, &bt) {
+				if !c.Next(0, &bt) {
 					b.StopTimer()
 					bt.Tokens = 0
 					fill()
 					b.StartTimer()
-					core.Next(0, &bt)
+					c.Next(0, &bt)
 				}
 				if _, err := e.exec.Step(b.Context(), &bt, out); err != nil {
 					b.Fatal(err)
 				}
-				core.Commit(0, &bt, out, func(Event) {})
+				c.Commit(0, &bt, out, func(core.Event) {})
 			}
 			b.ReportMetric(float64(batch)*float64(b.N)/b.Elapsed().Seconds(), "tokens/s")
 		})
