@@ -264,9 +264,20 @@ func (c *Core) Next(now time.Duration, b *Batch) bool {
 		c.schedule(b, s)
 	}
 	for i := 0; prompts > 0 && i < len(c.running); i++ {
-		if s := c.running[i]; s.Len()-s.computed > 1 {
-			c.schedule(b, s)
+		s := c.running[i]
+		if s.Len()-s.computed == 1 {
+			continue
 		}
+		for len(s.blocks)*c.limits.BlockSize <= s.computed && c.limits.Overcommit && c.pool.free == 0 {
+			// An answer at the end has its row already, and gives blocks back when it
+			// ends; prompts that all wait for each other never would.
+			last := c.running[len(c.running)-1]
+			if last == s || last.Len()-last.computed == 1 {
+				break
+			}
+			c.preempt(last)
+		}
+		c.schedule(b, s)
 	}
 	if c.stats.Preemptions > preempted {
 		return len(b.Rows) > 0 // what was thrown out would come straight back

@@ -2,6 +2,7 @@ package core
 
 import (
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ type ledger struct {
 
 type stored struct {
 	salt     string
+	adapter  string
 	pos, tok int
 }
 
@@ -35,17 +37,25 @@ func (l *ledger) step(b *Batch, out []Token) {
 			}
 		}
 		out[i] = Token{ID: (int(s.ID)*7 + len(s.output)) % 50}
+		for j := range r.Tokens {
+			if next := r.Start + j + 1; s.Score && next < len(s.Prompt) {
+				out[i].Prompt = append(out[i].Prompt, Token{ID: s.Prompt[next]})
+			}
+		}
 	}
 }
 
-func (l *ledger) name(s *Sequence, pos int) stored { return stored{s.Salt, pos, s.At(pos)} }
+func (l *ledger) name(s *Sequence, pos int) stored { return stored{s.Salt, s.Adapter, pos, s.At(pos)} }
 
 // Random sequences of three tenants with shared beginnings, some given up: nothing
 // is lost, nobody reads another's block, and all blocks come back.
 func TestCoreKeepsItsPromises(t *testing.T) {
-	for seed := range uint64(16) {
+	var preempted, recomputed uint64
+	for seed := range uint64(48) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		limits := Limits{Sequences: 1 + rng.IntN(6), Tokens: 8 + rng.IntN(60), Blocks: 12 + rng.IntN(30)}
+		limits := Limits{Sequences: 1 + rng.IntN(6), Tokens: 8 + rng.IntN(60), Blocks: 12 + rng.IntN(30), Chunk: rng.IntN(2) * 7, Adapters: 2, Record: true}
+		limits.Overcommit = seed%2 == 1
+		priorities := seed%3 == 2
 		c, err := New(limits)
 		if err != nil {
 			t.Fatal(err)
@@ -53,6 +63,8 @@ func TestCoreKeepsItsPromises(t *testing.T) {
 		l := &ledger{t, make(map[[2]int]stored)}
 		var live []*Sequence
 		var ended, given, tokens int
+		scored := map[*Sequence]int{}
+		cache := map[Key]bool{}
 		var order []uint64
 		var b Batch
 		out := make([]Token, limits.Sequences)
@@ -62,8 +74,11 @@ func TestCoreKeepsItsPromises(t *testing.T) {
 				for range 1 + rng.IntN(limits.Blocks*BlockSize-s.Max) {
 					s.Prompt = append(s.Prompt, len(s.Prompt)/40)
 				}
-				if rng.IntN(8) == 0 {
-					s.Score = true
+				s.Score = rng.IntN(8) == 0
+				s.Hold = rng.IntN(5) == 0
+				s.Adapter = []string{"", "", "", "x", "y", "z"}[rng.IntN(6)]
+				if priorities {
+					s.Priority = rng.IntN(3)
 				}
 				if err := c.Add(time.Duration(id), s); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
@@ -87,18 +102,27 @@ func TestCoreKeepsItsPromises(t *testing.T) {
 				t.Fatalf("seed %d: batch of %d tokens and %d rows over %+v", seed, b.Tokens, len(b.Rows), limits)
 			}
 			for _, r := range b.Rows {
-				if !slices.Contains(order, r.Seq.ID) {
+				if !slices.Contains(order, r.Seq.ID) && r.Seq.Adapter == "" {
 					order = append(order, r.Seq.ID)
 				}
 			}
 			l.step(&b, out)
+			follow(t, cache, c)
 			c.Commit(0, &b, out, func(e Event) {
 				if e.Token != nil {
 					tokens++
 				}
+				scored[e.Seq] += len(e.Prompt)
 				if e.Finish == "" {
 					return
 				}
+				if want := len(e.Seq.Prompt) - 1; e.Seq.Score && scored[e.Seq] != want || !e.Seq.Score && scored[e.Seq] != 0 {
+					t.Errorf("seed %d: %d scores of a prompt of %d", seed, scored[e.Seq], len(e.Seq.Prompt))
+				}
+				if blocks, n, ok := c.Held(e.Seq.ID); ok != e.Seq.Hold || ok && (n != e.Seq.Len()-1 || len(blocks)*BlockSize < n) {
+					t.Errorf("seed %d: holds %d tokens in %d blocks (%v)", seed, n, len(blocks), ok)
+				}
+				c.Release(e.Seq.ID)
 				if want := e.Finish == "stop"; want != (e.Token != nil && e.Token.ID == 49) {
 					t.Errorf("seed %d: finish %q with %+v", seed, e.Finish, e.Token)
 				}
@@ -107,15 +131,29 @@ func TestCoreKeepsItsPromises(t *testing.T) {
 			})
 		}
 		st := c.Stats()
+		preempted, recomputed = preempted+st.Preemptions, recomputed+st.Recomputed
+		if !limits.Overcommit && st.Preemptions+st.Recomputed > 0 {
+			t.Errorf("seed %d: preemption in spite of reservation: %+v", seed, st)
+		}
 		if ended+given != 120 || st.UsedBlocks != 0 || c.pool.reserved != 0 || len(c.coming) != 0 || st.Running+st.Waiting != 0 {
 			t.Errorf("seed %d: %d ended, %d given up, reserved %d, %+v", seed, ended, given, c.pool.reserved, st)
+		}
+		follow(t, cache, c)
+		if !c.Reset() {
+			t.Errorf("seed %d: the cache is in use: %+v", seed, st)
+		}
+		if follow(t, cache, c); len(cache) > 0 {
+			t.Errorf("seed %d: %d blocks after the cache was emptied", seed, len(cache))
 		}
 		if st.Generated != uint64(tokens) || st.PrefixHits == 0 || st.PrefixHits >= st.PrefixQueries {
 			t.Errorf("seed %d: %d tokens, %+v", seed, tokens, st)
 		}
-		if !slices.IsSorted(order) {
+		if !slices.IsSorted(order) && !priorities {
 			t.Errorf("seed %d: first come was not first served: %v", seed, order)
 		}
+	}
+	if preempted == 0 || recomputed == 0 {
+		t.Errorf("%d preemptions and %d tokens computed again: the cases are too easy", preempted, recomputed)
 	}
 }
 
@@ -147,6 +185,147 @@ func TestEvictionIsLeastRecentlyUsed(t *testing.T) {
 	for i, tt := range []struct{ first, want int }{{1, 0}, {2, 0}, {1, 16}, {3, 0}, {4, 0}, {1, 16}, {2, 0}} {
 		if got := run(tt.first); got != tt.want {
 			t.Errorf("step %d: prompt %d finds %d, want %d", i, tt.first, got, tt.want)
+		}
+	}
+}
+
+// follow applies block events as a router would, which must always agree with the cache.
+func follow(t *testing.T, cache map[Key]bool, c *Core) {
+	t.Helper()
+	for _, e := range c.BlockEvents() {
+		switch e.Kind {
+		case BlockStored:
+			if cache[e.Key] || len(e.Tokens) != BlockSize {
+				t.Errorf("stored twice, or with %d tokens", len(e.Tokens))
+			}
+			cache[e.Key] = true
+		case BlockRemoved:
+			if !cache[e.Key] {
+				t.Error("removed what was not stored")
+			}
+			delete(cache, e.Key)
+		case AllBlocksCleared:
+			clear(cache)
+		}
+	}
+	if len(cache) != len(c.pool.cached) {
+		t.Errorf("the events tell of %d blocks, the cache has %d", len(cache), len(c.pool.cached))
+	}
+}
+
+// drive steps c until it is idle and notes for each step who was in it.
+func drive(t *testing.T, c *Core) (steps [][]uint64) {
+	t.Helper()
+	l := &ledger{t, make(map[[2]int]stored)}
+	var b Batch
+	out := make([]Token, c.limits.Sequences)
+	for c.Next(0, &b) {
+		var ids []uint64
+		for _, r := range b.Rows {
+			ids = append(ids, r.Seq.ID)
+		}
+		steps = append(steps, ids)
+		l.step(&b, out)
+		c.Commit(0, &b, out, func(Event) {})
+	}
+	return steps
+}
+
+func add(t *testing.T, c *Core, seqs ...*Sequence) {
+	t.Helper()
+	for i, s := range seqs {
+		if err := c.Add(time.Duration(i), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Two answers that outgrow the cache: the later one is thrown out once and comes
+// back, and both are whole.
+func TestPreemption(t *testing.T) {
+	for _, priority := range []int{0, -1} {
+		c, err := New(Limits{Sequences: 4, Tokens: 64, Blocks: 6, Overcommit: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := &Sequence{ID: 1, Prompt: make([]int, 30), Max: 50}
+		second := &Sequence{ID: 2, Prompt: []int{9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9}, Max: 50, Priority: priority}
+		add(t, c, first, second)
+		drive(t, c)
+		st := c.Stats()
+		if len(first.output) != 50 || len(second.output) != 50 || st.Preemptions == 0 || st.Recomputed == 0 || st.Generated != 100 || st.Prompt != 47 {
+			t.Errorf("priority %d: %d and %d tokens, %+v", priority, len(first.output), len(second.output), st)
+		}
+		loser := second
+		if priority < 0 {
+			loser = first
+		}
+		if loser.highest == 0 || st.UsedBlocks != 0 {
+			t.Errorf("priority %d: %+v", priority, st)
+		}
+	}
+}
+
+func TestPriority(t *testing.T) {
+	c, err := New(Limits{Sequences: 1, Tokens: 64, Blocks: 6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(t, c, &Sequence{ID: 1, Prompt: make([]int, 3), Max: 1}, &Sequence{ID: 2, Prompt: make([]int, 3), Max: 1, Priority: 5},
+		&Sequence{ID: 3, Prompt: make([]int, 3), Max: 1, Priority: -5}, &Sequence{ID: 4, Prompt: make([]int, 3), Max: 1})
+	if got, want := drive(t, c), [][]uint64{{3}, {1}, {4}, {2}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("served %v, want %v", got, want)
+	}
+}
+
+// The third adapter waits for a slot; what needs none goes past it.
+func TestAdapterSlots(t *testing.T) {
+	c, err := New(Limits{Sequences: 8, Tokens: 64, Blocks: 60, Adapters: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seq := func(id uint64, adapter string, max int) *Sequence {
+		return &Sequence{ID: id, Prompt: []int{1, 2, 3}, Max: max, Adapter: adapter}
+	}
+	add(t, c, seq(1, "a", 3), seq(2, "b", 2), seq(3, "c", 1), seq(4, "", 1), seq(5, "a", 1))
+	if running, waiting := c.Adapters(); running != nil || !slices.Equal(waiting, []string{"a", "b", "c"}) {
+		t.Errorf("running %v, waiting %v", running, waiting)
+	}
+	if got, want := drive(t, c), [][]uint64{{1, 2, 4, 5}, {1, 2}, {1, 3}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("served %v, want %v", got, want)
+	}
+	none, err := New(Limits{Sequences: 1, Tokens: 8, Blocks: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := none.Add(0, seq(1, "a", 1)); err == nil {
+		t.Error("an engine without adapters took one")
+	}
+}
+
+// A hand-over: the imported tokens are not computed, the last one is, and the
+// blocks go into the cache.
+func TestImport(t *testing.T) {
+	for _, tt := range []struct{ imported, start, from int }{{40, 39, 0}, {32, 32, 0}, {20, 20, 0}} {
+		c, err := New(Limits{Sequences: 2, Tokens: 64, Blocks: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &Sequence{ID: 1, Prompt: make([]int, 40), Max: 1, Import: "keys and values", Imported: tt.imported}
+		add(t, c, s)
+		var b Batch
+		if !c.Next(0, &b) || len(b.Rows) != 1 {
+			t.Fatal("nothing to do")
+		}
+		r := b.Rows[0]
+		if !r.Import || r.ImportFrom != tt.from || r.Start != tt.start || len(r.Blocks) != 3 || s.Cached() != tt.start {
+			t.Errorf("%d imported: row %+v, %d cached", tt.imported, r, s.Cached())
+		}
+		c.Commit(0, &b, []Token{{ID: 1}}, func(Event) {})
+		again := &Sequence{ID: 2, Prompt: make([]int, 40), Max: 1, Import: "keys and values", Imported: 40}
+		add(t, c, again)
+		if !c.Next(0, &b) || b.Rows[0].ImportFrom != 32 || b.Rows[0].Start != 39 {
+			t.Errorf("with a warm cache: %+v", b.Rows[0])
 		}
 	}
 }
