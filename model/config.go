@@ -94,6 +94,13 @@ func (o object) rope() Rope {
 		HighFreq:    p.float("high_freq_factor"),
 		OriginalMax: p.num("original_max_position_embeddings"),
 		Partial:     p.float("partial_rotary_factor"),
+
+		AttentionFactor: p.float("attention_factor"),
+		BetaFast:        p.float("beta_fast"),
+		BetaSlow:        p.float("beta_slow"),
+		Mscale:          p.float("mscale"),
+		MscaleAllDim:    p.float("mscale_all_dim"),
+		Smooth:          !p.flag("truncate", true),
 	}
 	if r.Theta == 0 {
 		r.Theta = o.float("rope_theta", "rotary_emb_base")

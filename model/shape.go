@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // Shape is what config.json says about a decoder: enough to count parameters
@@ -29,7 +30,9 @@ type Shape struct {
 	Tied          bool    `json:"tied"`
 	AttentionBias bool    `json:"attention_bias,omitempty"` // on q, k, v; on o too unless the family is Qwen2
 	MLPBias       bool    `json:"mlp_bias,omitempty"`
+	QKNorm        bool    `json:"qk_norm,omitempty"` // RMS norm of each query and key head before it turns
 	SlidingWindow int     `json:"sliding_window,omitempty"`
+	SlidingLayers []bool  `json:"sliding_layers,omitempty"` // which layers have the window; nil: all
 	Rope          Rope    `json:"rope"`
 
 	Experts MoE    `json:"experts,omitzero"`
@@ -52,6 +55,14 @@ type Rope struct {
 	HighFreq    float64 `json:"high_freq,omitempty"`
 	OriginalMax int     `json:"original_max,omitempty"`
 	Partial     float64 `json:"partial,omitempty"` // share of each head that turns; 0 means all
+
+	// Of "yarn"; a zero stands for its default.
+	AttentionFactor float64 `json:"attention_factor,omitempty"`
+	BetaFast        float64 `json:"beta_fast,omitempty"`
+	BetaSlow        float64 `json:"beta_slow,omitempty"`
+	Mscale          float64 `json:"mscale,omitempty"`
+	MscaleAllDim    float64 `json:"mscale_all_dim,omitempty"`
+	Smooth          bool    `json:"smooth,omitempty"` // the range of the ramp is not rounded to whole dimensions
 }
 
 // MoE describes a mixture of experts; Count 0 is a dense model.
@@ -125,9 +136,8 @@ func ParseShape(b []byte) (Shape, error) {
 		"qwen3_moe": true, "phi3": true, "deepseek_v2": true, "deepseek_v3": true, "olmo2": true, "gpt_oss": true, "glm4_moe": true, "llama4_text": true}
 	s.Tied = c.flag("tie_word_embeddings", outer.flag("tie_word_embeddings", !untied[s.Family]))
 	s.AttentionBias = c.flag("attention_bias", c.flag("qkv_bias", s.Family == "qwen2" || s.Family == "qwen2_moe" || s.Family == "gpt2"))
-	if c.flag("use_sliding_window", true) {
-		s.SlidingWindow = c.num("sliding_window")
-	}
+	s.QKNorm = s.Family == "qwen3" || s.Family == "qwen3_moe"
+	s.window(c)
 	s.Latent = Latent{QRank: c.num("q_lora_rank"), KVRank: c.num("kv_lora_rank"), NopeDim: c.num("qk_nope_head_dim"), RopeDim: c.num("qk_rope_head_dim"), ValDim: c.num("v_head_dim")}
 	if n := c.num("num_local_experts", "num_experts", "n_routed_experts"); n > 1 {
 		s.Experts = MoE{
@@ -146,6 +156,53 @@ func ParseShape(b []byte) (Shape, error) {
 	return s.withDefaults()
 }
 
+// window reads which layers see only the last positions. Families differ in what
+// a missing key means.
+func (s *Shape) window(c object) {
+	qwen := s.Family == "qwen2" || s.Family == "qwen3" || s.Family == "qwen2_moe" || s.Family == "qwen3_moe"
+	switch {
+	case s.Family == "llama": // its class has no window, whatever the file says
+	case !c.flag("use_sliding_window", !qwen):
+	case (qwen || s.Family == "mistral") && len(c["sliding_window"]) == 0:
+		s.SlidingWindow = 4096
+	default:
+		s.SlidingWindow = c.num("sliding_window")
+	}
+	if s.SlidingWindow == 0 || s.Family == "mistral" {
+		return
+	}
+	types := c.strs("layer_types")
+	if types == nil && qwen {
+		from := 28
+		if len(c["max_window_layers"]) > 0 {
+			from = c.num("max_window_layers")
+		}
+		for i := range min(s.Layers, maxLayers) {
+			s.SlidingLayers = append(s.SlidingLayers, i >= from)
+		}
+	}
+	for _, t := range types[:min(len(types), max(s.Layers, 0))] {
+		s.SlidingLayers = append(s.SlidingLayers, t == "sliding_attention")
+	}
+	switch {
+	case s.SlidingLayers != nil && !slices.Contains(s.SlidingLayers, true):
+		s.SlidingLayers, s.SlidingWindow = nil, 0
+	case !slices.Contains(s.SlidingLayers, false):
+		s.SlidingLayers = nil
+	}
+}
+
+// maxLayers bounds what a damaged file may make us allocate.
+const maxLayers = 1 << 16
+
+// Window is how many positions a layer sees, its own included; 0: all.
+func (s Shape) Window(layer int) int {
+	if s.SlidingLayers != nil && !s.SlidingLayers[layer] {
+		return 0
+	}
+	return s.SlidingWindow
+}
+
 func (s Shape) withDefaults() (Shape, error) {
 	for _, f := range []struct {
 		key string
@@ -160,7 +217,13 @@ func (s Shape) withDefaults() (Shape, error) {
 			return Shape{}, fmt.Errorf("a size of %d: sizes are not negative", n)
 		}
 	}
+	if s.SlidingLayers != nil && len(s.SlidingLayers) != s.Layers {
+		return Shape{}, fmt.Errorf("layer_types has %d entries for %d layers", len(s.SlidingLayers), s.Layers)
+	}
 	s.KVHeads = cmp.Or(s.KVHeads, s.Heads)
+	if s.HeadDim == 0 && s.QKNorm {
+		s.HeadDim = 128 // the class's default, not the quotient
+	}
 	if s.HeadDim == 0 {
 		if s.Hidden%s.Heads != 0 && s.Latent.KVRank == 0 {
 			return Shape{}, fmt.Errorf("hidden_size %d is not a multiple of num_attention_heads %d, and head_dim is not given", s.Hidden, s.Heads)

@@ -81,6 +81,39 @@ func TestNestedTextConfigAndNewSpellings(t *testing.T) {
 	}
 }
 
+func TestWindows(t *testing.T) {
+	for name, tt := range map[string]struct {
+		config string
+		want   []int // of each layer
+	}{
+		"mistral":           {`"model_type":"mistral","sliding_window":8`, []int{8, 8, 8}},
+		"mistral, null":     {`"model_type":"mistral","sliding_window":null`, []int{0, 0, 0}},
+		"mistral, default":  {`"model_type":"mistral"`, []int{4096, 4096, 4096}},
+		"llama":             {`"model_type":"llama","sliding_window":8`, []int{0, 0, 0}},
+		"qwen2, off":        {`"model_type":"qwen2","sliding_window":8,"max_window_layers":0`, []int{0, 0, 0}},
+		"qwen2, upper":      {`"model_type":"qwen2","sliding_window":8,"use_sliding_window":true,"max_window_layers":2`, []int{0, 0, 8}},
+		"qwen2, none":       {`"model_type":"qwen2","sliding_window":8,"use_sliding_window":true`, []int{0, 0, 0}},
+		"qwen3, types":      {`"model_type":"qwen3","sliding_window":8,"use_sliding_window":true,"layer_types":["full_attention","sliding_attention","full_attention"]`, []int{0, 8, 0}},
+		"qwen3, all":        {`"model_type":"qwen3","sliding_window":8,"use_sliding_window":true,"max_window_layers":0`, []int{8, 8, 8}},
+		"gemma2, types":     {`"model_type":"gemma2","sliding_window":8,"layer_types":["sliding_attention","full_attention","sliding_attention","more"]`, []int{8, 0, 8}},
+		"types of too few":  {`"model_type":"qwen3","sliding_window":8,"use_sliding_window":true,"layer_types":["full_attention","sliding_attention"]`, nil},
+		"window below zero": {`"model_type":"mistral","sliding_window":-8`, nil},
+	} {
+		s, err := ParseShape([]byte(`{"hidden_size":64,"num_hidden_layers":3,"num_attention_heads":4,"vocab_size":100,` + tt.config + `}`))
+		if tt.want == nil {
+			if err == nil {
+				t.Errorf("%s: parses", name)
+			}
+			continue
+		}
+		for i, want := range tt.want {
+			if err != nil || s.Window(i) != want {
+				t.Errorf("%s: layer %d sees %d, %v, want %d", name, i, s.Window(i), err, want)
+			}
+		}
+	}
+}
+
 func TestQuantisationSummary(t *testing.T) {
 	s, err := ParseShape([]byte(`{"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"vocab_size":100,"quantization_config":{
 		"quant_method":"compressed-tensors","format":"float-quantized","quantization_status":"compressed","ignore":["lm_head"],"kv_cache_scheme":null,

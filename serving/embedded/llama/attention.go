@@ -28,10 +28,11 @@ func newAttention(s model.Shape, maxLen int) attention {
 
 // attend rotates queries and keys, stores keys and values, and sets attn to what
 // each token sees of its sequence up to itself.
-func (m *Executor) attend(b *core.Batch, c *layerCache) {
+func (m *Executor) attend(b *core.Batch, layer int) {
+	c, window := &m.cache[layer], m.shape.Window(layer)
 	at := 0
 	for _, r := range b.Rows {
-		m.store(r, at, c)
+		m.store(r, at, &m.weights.layers[layer], c)
 		at += len(r.Tokens)
 	}
 	type tile struct{ row, from, at int }
@@ -50,13 +51,14 @@ func (m *Executor) attend(b *core.Batch, c *layerCache) {
 		for i := first; i < work; i += threads {
 			t := tiles[i/m.shape.KVHeads]
 			r := b.Rows[t.row]
-			m.tile(&m.scratch[first], r, c, t.from, min(queryTile, len(r.Tokens)-t.from), t.at, i%m.shape.KVHeads)
+			m.tile(&m.scratch[first], r, c, window, t.from, min(queryTile, len(r.Tokens)-t.from), t.at, i%m.shape.KVHeads)
 		}
 	})
 }
 
-// store rotates the queries and keys of one row and puts keys and values into the cache.
-func (m *Executor) store(r core.Row, at int, c *layerCache) {
+// store normalises and rotates the queries and keys of one row and puts keys and
+// values into the cache.
+func (m *Executor) store(r core.Row, at int, l *layer, c *layerCache) {
 	s := m.shape
 	d, half := s.HeadDim, s.HeadDim/2
 	q, kv := s.Heads*d, s.KVHeads*d
@@ -66,6 +68,11 @@ func (m *Executor) store(r core.Row, at int, c *layerCache) {
 		cos, sin := m.cos[pos*half:(pos+1)*half], m.sin[pos*half:(pos+1)*half]
 		for h := range s.Heads + s.KVHeads {
 			v := row[h*d : (h+1)*d]
+			if h < s.Heads && l.qNorm != nil {
+				rms(v, v, l.qNorm, s.NormEps)
+			} else if l.kNorm != nil {
+				rms(v, v, l.kNorm, s.NormEps)
+			}
 			for j := range half {
 				x, y := v[j], v[j+half]
 				v[j], v[j+half] = x*cos[j]-y*sin[j], y*cos[j]+x*sin[j]
@@ -81,8 +88,9 @@ func (m *Executor) store(r core.Row, at int, c *layerCache) {
 }
 
 // tile computes n tokens of row r from its token from on, which is row at of the
-// batch, for the queries that share the KV head kvh.
-func (m *Executor) tile(a *attention, r core.Row, c *layerCache, from, n, at, kvh int) {
+// batch, for the queries that share the KV head kvh. With a window, positions that
+// no query of the tile sees are left out by whole blocks.
+func (m *Executor) tile(a *attention, r core.Row, c *layerCache, window, from, n, at, kvh int) {
 	s := m.shape
 	d, group := s.HeadDim, s.Heads/s.KVHeads
 	q, kv := s.Heads*d, s.KVHeads*d
@@ -90,24 +98,29 @@ func (m *Executor) tile(a *attention, r core.Row, c *layerCache, from, n, at, kv
 	for i := range n {
 		copy(a.q[i*group*d:(i+1)*group*d], m.qkv[(at+i)*(q+2*kv)+kvh*group*d:])
 	}
-	last := r.Start + from + n - 1
-	blocks := last/core.BlockSize + 1
-	width := blocks * core.BlockSize
-	for i := range blocks {
-		k := c.k[(int(r.Blocks[i])*s.KVHeads+kvh)*core.BlockSize*d:]
+	start := r.Start + from
+	if window == 0 {
+		window = start + n
+	}
+	first := max(start-window+1, 0) / core.BlockSize
+	blocks := r.Blocks[first : (start+n-1)/core.BlockSize+1]
+	width := len(blocks) * core.BlockSize
+	for i, block := range blocks {
+		k := c.k[(int(block)*s.KVHeads+kvh)*core.BlockSize*d:]
 		kernel.Sgemm(blas.NoTrans, blas.Trans, rows, core.BlockSize, d, 1, a.q, d, k, d, 0, a.scores[i*core.BlockSize:], width)
 	}
 	scale := float32(1 / math.Sqrt(float64(d)))
 	for i := range n {
 		for g := range group {
 			row := a.scores[(i*group+g)*width : (i*group+g+1)*width]
-			softmax(row, r.Start+from+i+1, scale)
+			seen := start + i + 1
+			softmax(row, max(seen-window, 0)-first*core.BlockSize, seen-first*core.BlockSize, scale)
 		}
 	}
 	out := a.out[:rows*d]
 	clear(out)
-	for i := range blocks {
-		v := c.v[(int(r.Blocks[i])*s.KVHeads+kvh)*core.BlockSize*d:]
+	for i, block := range blocks {
+		v := c.v[(int(block)*s.KVHeads+kvh)*core.BlockSize*d:]
 		kernel.Sgemm(blas.NoTrans, blas.NoTrans, rows, d, core.BlockSize, 1, a.scores[i*core.BlockSize:], width, v, d, 1, out, d)
 	}
 	for i := range n {
@@ -115,10 +128,9 @@ func (m *Executor) tile(a *attention, r core.Row, c *layerCache, from, n, at, kv
 	}
 }
 
-// softmax normalises the first n scores and sets the rest to zero, which the
-// library's product skips.
-func softmax(row []float32, n int, scale float32) {
-	seen := row[:n]
+// softmax normalises the scores in [from, to) and sets the others to zero.
+func softmax(row []float32, from, to int, scale float32) {
+	seen := row[from:to]
 	top := seen[0]
 	for _, v := range seen {
 		top = max(top, v)
@@ -127,13 +139,14 @@ func softmax(row []float32, n int, scale float32) {
 	for i, v := range seen {
 		e := exp32((v - top) * scale)
 		seen[i] = e
-		sums[i%lanes] += e
+		sums[(from+i)%lanes] += e // by position: a tile's first block is no matter
 	}
 	r := 1 / ((sums[0] + sums[1]) + (sums[2] + sums[3]))
 	for i := range seen {
 		seen[i] *= r
 	}
-	clear(row[n:])
+	clear(row[:from])
+	clear(row[to:])
 }
 
 // exp32 is e^x to within two units of the last place. It is what softmax and SiLU

@@ -147,7 +147,7 @@ func readGolden(t *testing.T, file string, into any) {
 }
 
 func TestTinyModelsEqualTransformers(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2"} {
+	for _, name := range []string{"llama", "llama-bias", "llama-dynamic", "mistral", "qwen2", "qwen2-window", "qwen3", "qwen3-yarn"} {
 		var rows []golden
 		readGolden(t, filepath.Join("testdata", name, "golden.json"), &rows)
 		e := newEngine(t, filepath.Join("testdata", name), core.Limits{Sequences: 4, Tokens: 20, Blocks: 64}, 1)

@@ -72,41 +72,8 @@ func newExecutor(s model.Shape, w *weights, o Options) *Executor {
 	for i := range m.scratch {
 		m.scratch[i] = newAttention(s, o.Length)
 	}
-	m.rotations(o.Length)
+	m.cos, m.sin = rotations(s, o.Length)
 	return m
-}
-
-// rotations tabulates the rotary embedding as transformers computes it: frequencies
-// and angles in float32.
-func (m *Executor) rotations(maxLen int) {
-	half := m.shape.HeadDim / 2
-	m.cos, m.sin = make([]float32, maxLen*half), make([]float32, maxLen*half)
-	for i := range half {
-		f := ropeFrequency(m.shape.Rope, float32(1/math.Pow(m.shape.Rope.Theta, float64(2*i)/float64(m.shape.HeadDim))))
-		for pos := range maxLen {
-			a := float64(float32(pos) * f)
-			m.cos[pos*half+i], m.sin[pos*half+i] = float32(math.Cos(a)), float32(math.Sin(a))
-		}
-	}
-}
-
-func ropeFrequency(r model.Rope, f float32) float32 {
-	switch r.Type {
-	case "linear":
-		return f / float32(r.Factor)
-	case "llama3":
-		length := 2 * math.Pi / float64(f)
-		original := float64(r.OriginalMax)
-		switch {
-		case length < original/r.HighFreq:
-			return f
-		case length > original/r.LowFreq:
-			return f / float32(r.Factor)
-		}
-		smooth := (original/length - r.LowFreq) / (r.HighFreq - r.LowFreq)
-		return float32((1-smooth)*float64(f)/r.Factor + smooth*float64(f))
-	}
-	return f
 }
 
 // errNotFinite is what a computation gives that overflowed.
@@ -134,12 +101,12 @@ func (m *Executor) forward(b *core.Batch) {
 	}
 	for i := range w.layers {
 		l := &w.layers[i]
-		m.rms(m.norm, m.x, l.attnNorm, n)
+		m.rmsRows(m.norm, m.x, l.attnNorm, n)
 		l.qkv.apply(m.threads, m.qkv, m.norm, m.tmp, n)
-		m.attend(b, &m.cache[i])
+		m.attend(b, i)
 		l.out.apply(m.threads, m.norm, m.attn, m.tmp, n)
 		add(m.x[:n*s.Hidden], m.norm)
-		m.rms(m.norm, m.x, l.mlpNorm, n)
+		m.rmsRows(m.norm, m.x, l.mlpNorm, n)
 		l.gateUp.apply(m.threads, m.mlp, m.norm, m.tmp, n)
 		l.down.apply(m.threads, m.norm, m.gate(n), m.tmp, n)
 		add(m.x[:n*s.Hidden], m.norm)
@@ -153,22 +120,26 @@ func add(x, y []float32) {
 	}
 }
 
-func (m *Executor) rms(dst, x, weight []float32, rows int) {
+// rmsRows normalises rows of the hidden size.
+func (m *Executor) rmsRows(dst, x, weight []float32, rows int) {
 	h := m.shape.Hidden
 	for i := range rows {
-		row, to := x[i*h:(i+1)*h], dst[i*h:(i+1)*h]
-		var a, b, c, d float32 // four sums: one would wait for itself
-		for j := 0; j < h; j += lanes {
-			a += row[j] * row[j]
-			b += row[j+1] * row[j+1]
-			c += row[j+2] * row[j+2]
-			d += row[j+3] * row[j+3]
-		}
-		mean := float64((a+b)+(c+d)) / float64(h)
-		r := float32(1 / math.Sqrt(mean+m.shape.NormEps))
-		for j, v := range row {
-			to[j] = weight[j] * (v * r)
-		}
+		rms(dst[i*h:(i+1)*h], x[i*h:(i+1)*h], weight, m.shape.NormEps)
+	}
+}
+
+func rms(dst, x, weight []float32, eps float64) {
+	var a, b, c, d float32 // four sums: one would wait for itself
+	for j := 0; j < len(x); j += 4 {
+		a += x[j] * x[j]
+		b += x[j+1] * x[j+1]
+		c += x[j+2] * x[j+2]
+		d += x[j+3] * x[j+3]
+	}
+	mean := float64((a+b)+(c+d)) / float64(len(x))
+	r := float32(1 / math.Sqrt(mean+eps))
+	for j, v := range x {
+		dst[j] = weight[j] * (v * r)
 	}
 }
 
@@ -228,7 +199,7 @@ func (m *Executor) results(b *core.Batch, out []core.Token) error {
 }
 
 func (m *Executor) logitsOf(x []float32, rows int) {
-	m.rms(m.norm, x, m.weights.norm, rows)
+	m.rmsRows(m.norm, x, m.weights.norm, rows)
 	m.weights.head.apply(m.threads, m.logits, m.norm, m.tmp, rows)
 }
 

@@ -243,11 +243,11 @@ func oracle(s model.Shape, w map[string][]float64, ids []int, quantised bool) []
 		}
 		return out
 	}
+	frequencies, _ := rope(s)
 	rotate := func(v []float64, pos int) {
 		for h := 0; h < len(v); h += d {
 			for j := range d / 2 {
-				f := ropeFrequency(s.Rope, float32(1/math.Pow(s.Rope.Theta, float64(2*j)/float64(d))))
-				sin, cos := math.Sincos(float64(pos) * float64(f))
+				sin, cos := math.Sincos(float64(pos) * float64(frequencies[j]))
 				a, b := v[h+j], v[h+j+d/2]
 				v[h+j], v[h+j+d/2] = a*cos-b*sin, b*cos+a*sin
 			}
@@ -431,8 +431,11 @@ func TestUnloadableCheckpoints(t *testing.T) {
 			editConfig(t, dir, "architectures", `["GPT2LMHeadModel"]`)
 		}, "", []string{"GPT2LMHeadModel"}},
 		"rope": {func(t *testing.T, dir string, c checkpoint) {
-			editConfig(t, dir, "rope_parameters", `{"rope_type":"yarn","rope_theta":1}`)
-		}, "", []string{"yarn"}},
+			editConfig(t, dir, "rope_parameters", `{"rope_type":"longrope","rope_theta":1}`)
+		}, "", []string{"longrope"}},
+		"rope factor": {func(t *testing.T, dir string, c checkpoint) {
+			editConfig(t, dir, "rope_parameters", `{"rope_type":"yarn","rope_theta":10000}`)
+		}, "", []string{"yarn", "factor 0"}},
 		"vocabulary": {func(t *testing.T, dir string, c checkpoint) { editConfig(t, dir, "vocab_size", `100`) }, "", []string{"embed_tokens", "320"}},
 		"truncated":  {func(t *testing.T, dir string, c checkpoint) {}, "cut", []string{"truncated"}},
 		"pickle":     {func(t *testing.T, dir string, c checkpoint) {}, "pickle", []string{"pickled"}},

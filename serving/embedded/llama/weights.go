@@ -19,6 +19,7 @@ import (
 // layer is one block of the decoder.
 type layer struct {
 	attnNorm, mlpNorm []float32
+	qNorm, kNorm      []float32 // of each head; nil: none
 	qkv, out          linear
 	gateUp, down      linear
 }
@@ -39,28 +40,20 @@ func Check(s model.Shape) error {
 	}
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if !slices.Contains([]string{"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"}, arch) {
-		refuse("architecture %s: the embedded engine runs LlamaForCausalLM, MistralForCausalLM and Qwen2ForCausalLM", arch)
+	if !slices.Contains([]string{"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}, arch) {
+		refuse("architecture %s: the embedded engine runs LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM", arch)
 	}
 	if s.Experts.Count > 0 || s.Latent.KVRank > 0 {
 		refuse("experts and latent attention are not supported")
 	}
-	if s.SlidingWindow > 0 && s.SlidingWindow < s.MaxPositions {
-		refuse("a sliding window of %d is not supported", s.SlidingWindow)
-	}
 	if s.Activation != "" && s.Activation != "silu" {
 		refuse("activation %q is not supported: want silu", s.Activation)
-	}
-	if s.MLPBias {
-		refuse("mlp_bias is not supported")
 	}
 	if s.Rope.Partial != 0 && s.Rope.Partial != 1 {
 		refuse("partial rotary embedding of %g is not supported", s.Rope.Partial)
 	}
-	switch s.Rope.Type {
-	case "default", "linear", "llama3":
-	default:
-		refuse("rotary embedding %q is not supported", s.Rope.Type)
+	if err := checkRope(s.Rope); err != nil {
+		refuse("%w", err)
 	}
 	for name, n := range map[string]int{"hidden_size": s.Hidden, "intermediate_size": s.Intermediate, "head_dim": s.HeadDim} {
 		if n%lanes != 0 {
@@ -138,10 +131,18 @@ func (l *loader) layer(to *layer, prefix string, s model.Shape) (err error) {
 	if to.out, err = l.linear(s.AttentionBias && s.Family != "qwen2", q, part{attn + "o_proj", s.Hidden}); err != nil {
 		return err
 	}
-	if to.gateUp, err = l.linear(false, s.Hidden, part{mlp + "gate_proj", s.Intermediate}, part{mlp + "up_proj", s.Intermediate}); err != nil {
+	if s.QKNorm {
+		if to.qNorm, err = l.floats(attn+"q_norm.weight", s.HeadDim); err != nil {
+			return err
+		}
+		if to.kNorm, err = l.floats(attn+"k_norm.weight", s.HeadDim); err != nil {
+			return err
+		}
+	}
+	if to.gateUp, err = l.linear(s.MLPBias, s.Hidden, part{mlp + "gate_proj", s.Intermediate}, part{mlp + "up_proj", s.Intermediate}); err != nil {
 		return err
 	}
-	to.down, err = l.linear(false, s.Intermediate, part{mlp + "down_proj", s.Hidden})
+	to.down, err = l.linear(s.MLPBias, s.Intermediate, part{mlp + "down_proj", s.Hidden})
 	return err
 }
 
