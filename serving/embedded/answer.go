@@ -22,6 +22,7 @@ type job struct {
 	usage    bool // at the end of a stream
 	running  bool // on every chunk
 	ids      bool // return token ids
+	hit      affliction
 	echo     bool
 	top      int // alternatives to report; below 0: no log probabilities
 }
@@ -39,15 +40,18 @@ type choice struct {
 }
 
 // requestsFor makes the sequences of a job.
-func (s *Server) requestsFor(j *job, p core.Sampling, stop []int, texts []string, max []int, salt string, score bool) {
+func (s *Server) requestsFor(j *job, a wants, max []int, score bool) {
 	j.call = newCall()
 	for i, pr := range j.prompts {
 		for k := range j.n {
-			sampling := p
+			sampling := a.sampling
 			sampling.Seed += uint64(k) // several answers to one prompt must differ
 			j.requests = append(j.requests, &request{
-				call: j.call, index: i*j.n + k, stop: texts, text: s.tok.Stream(true),
-				seq: &core.Sequence{Prompt: pr.ids, Salt: salt, Max: max[i], Stop: stop, Score: score, Sampling: sampling},
+				call: j.call, index: i*j.n + k, stop: a.texts, text: s.tok.Stream(true),
+				seq: &core.Sequence{
+					Guide:  j.hit.guide(a.guide),
+					Prompt: pr.ids, Salt: a.salt, Adapter: a.adapter, Priority: a.priority, Max: max[i], Stop: a.stop, Score: score, Sampling: sampling,
+				},
 			})
 		}
 	}
@@ -69,11 +73,17 @@ func (s *Server) run(ctx context.Context, j *job, choices []choice, each func(up
 				return u.err
 			}
 			c := &choices[u.index]
+			if c.finish != "" {
+				continue // a fault has ended it
+			}
 			c.cached = u.cached
 			c.prompt = append(c.prompt, u.prompt...)
 			if u.token != nil {
 				c.tokens = append(c.tokens, *u.token)
 				c.generated++
+			}
+			if !j.hit.alter(&u, c.generated) {
+				continue
 			}
 			c.text.WriteString(u.text)
 			if u.finish != "" {

@@ -16,7 +16,11 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	if !s.read(w, r, &q) {
 		return
 	}
-	j, status, err := s.chatJob(&q)
+	hit := s.afflict()
+	if !hit.begin(r.Context(), w) {
+		return
+	}
+	j, status, err := s.chatJob(&q, hit)
 	if err != nil {
 		openai.WriteError(w, status, err)
 		return
@@ -52,16 +56,13 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, out)
 }
 
-func (s *Server) chatJob(q *openai.ChatRequest) (*job, int, *openai.Error) {
-	if status, err := s.checkModel(q.Model); err != nil {
+func (s *Server) chatJob(q *openai.ChatRequest, hit affliction) (*job, int, *openai.Error) {
+	a, status, err := s.wants(&q.Sampling)
+	if err != nil {
 		return nil, status, err
 	}
 	bad := func(err *openai.Error) (*job, int, *openai.Error) { return nil, http.StatusBadRequest, err }
-	p, stop, n, err := s.sampling(&q.Sampling)
-	if err != nil {
-		return bad(err)
-	}
-	j := &job{n: n, stream: q.Stream, ids: q.ReturnTokenIDs, top: -1}
+	j := &job{n: a.n, stream: q.Stream, hit: hit, ids: q.ReturnTokenIDs, top: -1}
 	if o := q.StreamOptions; o != nil {
 		j.usage, j.running = o.IncludeUsage, o.ContinuousUsageStats
 	}
@@ -78,7 +79,7 @@ func (s *Server) chatJob(q *openai.ChatRequest) (*job, int, *openai.Error) {
 		return bad(&openai.Error{Message: s.noTemplate.Error() + ": use /v1/completions", Type: openai.TypeInvalid, Code: "no_chat_template"})
 	}
 	if q.Logprobs {
-		p.Top, j.top = top, top
+		a.sampling.Top, j.top = top, top
 	}
 	tools, err := toolsOf(q)
 	if err != nil {
@@ -107,12 +108,12 @@ func (s *Server) chatJob(q *openai.ChatRequest) (*job, int, *openai.Error) {
 	if !given {
 		asked = max(1, s.o.MaxModelLen-len(pr.ids))
 	}
-	limit, err := s.limit("messages", asked, given, p.Min, len(pr.ids))
+	limit, err := s.limit("messages", asked, given, a.sampling.Min, len(pr.ids))
 	if err != nil {
 		return bad(err)
 	}
 	j.prompts = []prompt{pr}
-	s.requestsFor(j, p, stop, q.Stop, []int{limit}, q.CacheSalt, false)
+	s.requestsFor(j, a, []int{limit}, false)
 	return j, 0, nil
 }
 

@@ -16,7 +16,11 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	if !s.read(w, r, &q) {
 		return
 	}
-	j, status, err := s.completionJob(&q)
+	hit := s.afflict()
+	if !hit.begin(r.Context(), w) {
+		return
+	}
+	j, status, err := s.completionJob(&q, hit)
 	if err != nil {
 		openai.WriteError(w, status, err)
 		return
@@ -40,20 +44,17 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, head)
 }
 
-func (s *Server) completionJob(q *openai.CompletionRequest) (*job, int, *openai.Error) {
-	if status, err := s.checkModel(q.Model); err != nil {
+func (s *Server) completionJob(q *openai.CompletionRequest, hit affliction) (*job, int, *openai.Error) {
+	a, status, err := s.wants(&q.Sampling)
+	if err != nil {
 		return nil, status, err
 	}
 	bad := func(err *openai.Error) (*job, int, *openai.Error) { return nil, http.StatusBadRequest, err }
-	p, stop, n, err := s.sampling(&q.Sampling)
-	if err != nil {
-		return bad(err)
-	}
 	switch {
 	case q.Suffix != "":
 		return bad(openai.Invalid("suffix", "suffix is not supported"))
-	case q.BestOf != nil && *q.BestOf != n:
-		return bad(openai.Invalid("best_of", "best_of is %d and n is %d: choosing among answers is not supported", *q.BestOf, n))
+	case q.BestOf != nil && *q.BestOf != a.n:
+		return bad(openai.Invalid("best_of", "best_of is %d and n is %d: choosing among answers is not supported", *q.BestOf, a.n))
 	case q.Logprobs != nil && (*q.Logprobs < 0 || *q.Logprobs > maxLogprobs):
 		return bad(openai.Invalid("logprobs", "logprobs is %d: want 0 to %d", *q.Logprobs, maxLogprobs))
 	case q.Stream && q.Echo && q.Logprobs != nil:
@@ -63,12 +64,12 @@ func (s *Server) completionJob(q *openai.CompletionRequest) (*job, int, *openai.
 	case q.Prompt.Len() > 1024:
 		return bad(openai.Invalid("prompt", "prompt has %d entries: want at most 1024", q.Prompt.Len()))
 	}
-	j := &job{n: n, stream: q.Stream, ids: q.ReturnTokenIDs, echo: q.Echo, top: -1}
+	j := &job{n: a.n, stream: q.Stream, hit: hit, ids: q.ReturnTokenIDs, echo: q.Echo, top: -1}
 	if o := q.StreamOptions; o != nil {
 		j.usage, j.running = o.IncludeUsage, o.ContinuousUsageStats
 	}
 	if q.Logprobs != nil {
-		p.Top, j.top = *q.Logprobs, *q.Logprobs
+		a.sampling.Top, j.top = *q.Logprobs, *q.Logprobs
 	}
 	if j.prompts, err = s.tokens(q); err != nil {
 		return bad(err)
@@ -81,7 +82,7 @@ func (s *Server) completionJob(q *openai.CompletionRequest) (*job, int, *openai.
 	}
 	var limits []int
 	for _, pr := range j.prompts {
-		limit, err := s.limit("prompt", asked, q.MaxTokens != nil, p.Min, len(pr.ids))
+		limit, err := s.limit("prompt", asked, q.MaxTokens != nil, a.sampling.Min, len(pr.ids))
 		if err != nil {
 			return bad(err)
 		}
@@ -90,7 +91,7 @@ func (s *Server) completionJob(q *openai.CompletionRequest) (*job, int, *openai.
 	if asked == 0 && !score {
 		score = true // nothing to generate nor to report: still the prompt is computed
 	}
-	s.requestsFor(j, p, stop, q.Stop, limits, q.CacheSalt, score)
+	s.requestsFor(j, a, limits, score)
 	return j, 0, nil
 }
 

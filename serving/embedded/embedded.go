@@ -13,10 +13,10 @@ package embedded
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"runtime"
-	"time"
 
 	"llmops/serving/embedded/core"
 )
@@ -44,20 +44,7 @@ type Options struct {
 	MaxBody          int64 // bytes of a request
 
 	Fault Fault
-}
-
-// Fault makes the engine worse on purpose, so that gates can be tried against a
-// candidate that is really slower. The zero value is none.
-type Fault struct {
-	SlowPrompt SlowPrompt
-}
-
-// SlowPrompt adds PerToken to the time of a step for each prompt token it computes
-// of a prompt longer than Over. Shorter prompts in the same step wait with it, as
-// they would with a slow kernel.
-type SlowPrompt struct {
-	Over     int
-	PerToken time.Duration
+	Crash func() // ends the process, when Fault says so
 }
 
 func (o Options) withDefaults(maxPositions int) (Options, error) {
@@ -84,14 +71,16 @@ func (o Options) withDefaults(maxPositions int) (Options, error) {
 		{"maximum tokens in a step", o.MaxBatchedTokens, o.MaxNumSeqs, 1 << 16},
 		{"cache blocks", o.KVBlocks, (o.MaxModelLen + core.BlockSize - 1) / core.BlockSize, 1 << 24},
 		{"threads", o.Threads, 1, max(runtime.NumCPU(), 64)},
-		{"slow prompts over", o.Fault.SlowPrompt.Over, 0, 1 << 30},
 	} {
 		if f.n < f.from || f.n > f.to {
 			return o, fmt.Errorf("%s is %d: want %d to %d", f.name, f.n, f.from, f.to)
 		}
 	}
-	if o.MaxBody < 1 || o.Fault.SlowPrompt.PerToken < 0 {
-		return o, fmt.Errorf("maximum body %d and slow-prompt delay %s: want no negative values", o.MaxBody, o.Fault.SlowPrompt.PerToken)
+	if o.MaxBody < 1 {
+		return o, fmt.Errorf("maximum body is %d bytes: want at least 1", o.MaxBody)
+	}
+	if o.Fault.has("crash") && o.Crash == nil {
+		return o, errors.New("the crash fault needs Crash, which ends the process")
 	}
 	return o, nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,7 +16,7 @@ import (
 )
 
 // maxLogprobs and maxChoices bound what one request may ask for, as vLLM does.
-const maxLogprobs, maxChoices, maxStops = 20, 64, 16
+const maxLogprobs, maxChoices = 20, 64
 
 // defaults are the sampling of a checkpoint's generation_config.json, which holds
 // for what a request does not send.
@@ -81,8 +80,9 @@ type prompt struct {
 	text string // as it is echoed
 }
 
-// sampling checks what chat and completions share.
-func (s *Server) sampling(q *openai.Sampling) (p core.Sampling, stop []int, n int, err *openai.Error) {
+// sampling checks what a request says about choosing tokens, and how many answers
+// it wants.
+func (s *Server) sampling(q *openai.Sampling) (p core.Sampling, n int, err *openai.Error) {
 	d := s.defaults
 	temperature, topP, topK, minP, repetition := d.temperature, d.topP, d.topK, d.minP, d.repetition
 	var presence, frequency float64
@@ -105,24 +105,14 @@ func (s *Server) sampling(q *openai.Sampling) (p core.Sampling, stop []int, n in
 		{"n", float64(n), 1, maxChoices}, {"top_k", float64(topK), -1, math.MaxInt32},
 	} {
 		if !(f.v >= f.from && f.v <= f.to) {
-			return p, nil, 0, openai.Invalid(f.param, "%s is %g: want %.4g to %g", f.param, f.v, f.from, f.to)
+			return p, 0, openai.Invalid(f.param, "%s is %g: want %.4g to %g", f.param, f.v, f.from, f.to)
 		}
 	}
 	switch {
 	case n > 1 && temperature < core.MinTemperature:
-		return p, nil, 0, openai.Invalid("n", "n is %d with a temperature of %g: greedy answers would all be the same", n, temperature)
+		return p, 0, openai.Invalid("n", "n is %d with a temperature of %g: greedy answers would all be the same", n, temperature)
 	case q.StreamOptions != nil && !q.Stream:
-		return p, nil, 0, openai.Invalid("stream_options", "stream_options is sent without stream")
-	case len(q.Stop) > maxStops:
-		return p, nil, 0, openai.Invalid("stop", "stop has %d strings: want at most %d", len(q.Stop), maxStops)
-	}
-	for _, one := range q.Stop {
-		if one == "" {
-			return p, nil, 0, openai.Invalid("stop", "stop has an empty string, which every text contains")
-		}
-	}
-	if err := plainText(q.ResponseFormat); err != nil {
-		return p, nil, 0, err
+		return p, 0, openai.Invalid("stream_options", "stream_options is sent without stream")
 	}
 	p = core.Sampling{
 		Temperature: temperature, TopP: topP, TopK: max(topK, 0), MinP: minP,
@@ -137,26 +127,12 @@ func (s *Server) sampling(q *openai.Sampling) (p core.Sampling, stop []int, n in
 	for key, b := range q.LogitBias {
 		id, err := strconv.Atoi(key)
 		if err != nil || id < 0 || id >= s.shape.Vocab || b < -100 || b > 100 {
-			return p, nil, 0, openai.Invalid("logit_bias", "logit_bias has %d for %q: want -100 to 100 for an id below %d", b, key, s.shape.Vocab)
+			return p, 0, openai.Invalid("logit_bias", "logit_bias has %d for %q: want -100 to 100 for an id below %d", b, key, s.shape.Vocab)
 		}
 		p.Bias[id] = float64(b)
 	}
-	if !q.IgnoreEOS {
-		stop = d.stop
-	}
 	set(&p.Min, q.MinTokens)
-	return p, stop, n, nil
-}
-
-func plainText(format json.RawMessage) *openai.Error {
-	if len(format) == 0 || string(format) == "null" {
-		return nil
-	}
-	var f struct{ Type string }
-	if json.Unmarshal(format, &f) != nil || f.Type != "text" {
-		return openai.Invalid("response_format", "response_format %s is not supported: this engine has no guided decoding", format)
-	}
-	return nil
+	return p, n, nil
 }
 
 // limit is the number of tokens to generate: what was asked for, bounded by what
@@ -184,16 +160,6 @@ func (s *Server) tooLong(param string, promptLen, asked int) *openai.Error {
 		s.o.MaxModelLen, promptLen+asked, promptLen, asked)
 	e.Code = "context_length_exceeded"
 	return e
-}
-
-// checkModel wants the name that this server answers to; none is as good.
-func (s *Server) checkModel(name string) (int, *openai.Error) {
-	if name == "" || name == s.o.Name {
-		return 0, nil
-	}
-	return http.StatusNotFound, &openai.Error{
-		Message: fmt.Sprintf("the model %q does not exist here: this server has %q", name, s.o.Name), Type: openai.TypeNotFound, Param: "model", Code: "model_not_found",
-	}
 }
 
 // tokens makes prompts of what a completion request sends.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"llmops/model"
@@ -32,6 +33,7 @@ type Server struct {
 	loop        *loop
 	metrics     *metrics
 	stop        context.CancelFunc
+	asked       atomic.Uint64 // requests for an answer
 }
 
 // New loads the checkpoint and starts the engine. A checkpoint that cannot be
@@ -74,8 +76,8 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	var exec core.Executor = model
-	if o.Fault.SlowPrompt.PerToken > 0 {
-		exec = slow{exec, o.Fault.SlowPrompt}
+	if len(o.Fault.list) > 0 {
+		exec = slow{exec, o.Fault.list}
 	}
 	if s.fingerprint, err = fingerprint(o, shape); err != nil {
 		return nil, err

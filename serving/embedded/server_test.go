@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"llmops/model/tokenizer"
@@ -23,10 +22,13 @@ import (
 	"llmops/serving/openai"
 )
 
+// modelDir holds a random checkpoint of a few kilobytes.
+var modelDir = filepath.Join("llama", "testdata", "llama")
+
 func serve(t testing.TB, o Options) (*Server, string) {
 	t.Helper()
 	if o.ModelDir == "" {
-		o.ModelDir = filepath.Join("llama", "testdata", "llama")
+		o.ModelDir = modelDir
 	}
 	if o.Name == "" {
 		o.Name = "tiny"
@@ -401,7 +403,7 @@ func TestModelsHealthMetrics(t *testing.T) {
 
 // A client that leaves frees its blocks, in the queue and while it is served.
 func TestClientsThatLeave(t *testing.T) {
-	s, url := serve(t, Options{MaxNumSeqs: 1, Fault: Fault{SlowPrompt{Over: 1, PerToken: time.Millisecond}}})
+	s, url := serve(t, Options{MaxNumSeqs: 1, Fault: mustFault(t, "slow-prompt:over=1,per-token=1ms")})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
@@ -435,7 +437,7 @@ func TestClientsThatLeave(t *testing.T) {
 }
 
 func TestDrainWaitsForAnswersAndCloseEndsThem(t *testing.T) {
-	s, url := serve(t, Options{Fault: Fault{SlowPrompt{Over: 1, PerToken: 200 * time.Millisecond}}})
+	s, url := serve(t, Options{Fault: mustFault(t, "slow-prompt:over=1,per-token=200ms")})
 	started := make(chan struct{})
 	status := make(chan int)
 	go func() {
@@ -480,56 +482,6 @@ func (n *notify) Read(p []byte) (int, error) {
 		close(n.done)
 	}
 	return c, err
-}
-
-func TestSlowPromptFault(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		exec := slow{fixed(time.Millisecond), SlowPrompt{Over: 20, PerToken: 10 * time.Millisecond}}
-		row := func(prompt, start, n int) core.Row {
-			return core.Row{Seq: &core.Sequence{Prompt: make([]int, prompt)}, Start: start, Tokens: make([]int, n)}
-		}
-		for _, tt := range []struct {
-			rows []core.Row
-			want time.Duration
-		}{
-			{[]core.Row{row(20, 0, 20)}, time.Millisecond},
-			{[]core.Row{row(21, 0, 21)}, 211 * time.Millisecond},
-			{[]core.Row{row(21, 16, 5), row(5, 0, 5)}, 51 * time.Millisecond},
-			{[]core.Row{row(21, 21, 1)}, time.Millisecond}, // decoding is as fast as ever
-		} {
-			start := time.Now()
-			took, err := exec.Step(t.Context(), &core.Batch{Rows: tt.rows}, nil)
-			if err != nil || took != tt.want || time.Since(start) != tt.want-time.Millisecond {
-				t.Errorf("took %s (really %s), %v, want %s", took, time.Since(start), err, tt.want)
-			}
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, err := exec.Step(ctx, &core.Batch{Rows: []core.Row{row(100, 0, 100)}}, nil); err == nil {
-			t.Error("the delay does not end with its context")
-		}
-	})
-}
-
-// fixed is an executor that says how long it took.
-type fixed time.Duration
-
-func (f fixed) Step(context.Context, *core.Batch, []core.Token) (time.Duration, error) {
-	return time.Duration(f), nil
-}
-
-func TestParseFault(t *testing.T) {
-	for _, s := range []string{"", "slow-prompt:over=200,per-token=4ms"} {
-		f, err := ParseFault(s)
-		if err != nil || f.String() != s {
-			t.Errorf("ParseFault(%q) = %v, %v", s, f, err)
-		}
-	}
-	for _, s := range []string{"x", "slow-prompt", "slow-prompt:over=-1,per-token=1ms", "slow-prompt:over=3", "slow-prompt:over=a,per-token=1s", "slow-prompt:per-token=1", "slow-prompt:other=1"} {
-		if _, err := ParseFault(s); err == nil {
-			t.Errorf("accepted %q", s)
-		}
-	}
 }
 
 func TestDefaultsOfTheCheckpoint(t *testing.T) {

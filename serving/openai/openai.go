@@ -48,8 +48,25 @@ type Sampling struct {
 	Stream            bool            `json:"stream,omitempty"`
 	StreamOptions     *StreamOptions  `json:"stream_options,omitempty"`
 	ResponseFormat    json.RawMessage `json:"response_format,omitempty"`
+	StructuredOutputs json.RawMessage `json:"structured_outputs,omitempty"`
+	Priority          *int            `json:"priority,omitempty"`
+	KVTransferParams  *KVTransfer     `json:"kv_transfer_params,omitempty"`
 	User              string          `json:"user,omitempty"`
 	Metadata          json.RawMessage `json:"metadata,omitempty"`
+}
+
+// KVTransfer is vLLM's kv_transfer_params: in a request to a prefill engine that
+// the keys and values of the prompt are to be kept, in its response where they
+// are, and that, word for word, in the request to a decode engine.
+type KVTransfer struct {
+	DoRemotePrefill bool    `json:"do_remote_prefill"`
+	DoRemoteDecode  bool    `json:"do_remote_decode"`
+	RemoteEngineID  *string `json:"remote_engine_id"`
+	RemoteBlockIDs  []int32 `json:"remote_block_ids"`
+	RemoteRequestID *string `json:"remote_request_id,omitempty"`
+	RemoteHost      *string `json:"remote_host"`
+	RemotePort      *int    `json:"remote_port"`
+	TPSize          *int    `json:"tp_size,omitempty"`
 }
 
 // StreamOptions asks for usage at the end of a stream, or on every chunk.
@@ -283,6 +300,7 @@ type ChatResponse struct {
 	Choices           []ChatChoice `json:"choices"`
 	Usage             *Usage       `json:"usage,omitempty"`
 	PromptTokenIDs    []int        `json:"prompt_token_ids,omitempty"`
+	KVTransferParams  *KVTransfer  `json:"kv_transfer_params,omitempty"`
 }
 
 // ChatChoice is one answer of a ChatResponse.
@@ -357,6 +375,7 @@ type CompletionResponse struct {
 	SystemFingerprint string             `json:"system_fingerprint,omitempty"`
 	Choices           []CompletionChoice `json:"choices"`
 	Usage             *Usage             `json:"usage,omitempty"`
+	KVTransferParams  *KVTransfer        `json:"kv_transfer_params,omitempty"`
 }
 
 // CompletionChoice is one answer of a completion; FinishReason is null until
@@ -393,6 +412,7 @@ type Model struct {
 	Created     int64  `json:"created"`
 	OwnedBy     string `json:"owned_by"`
 	Root        string `json:"root,omitempty"`
+	Parent      string `json:"parent,omitempty"` // the base of an adapter
 	MaxModelLen int    `json:"max_model_len,omitempty"`
 
 	Quantisation string            `json:"quantisation,omitempty"` // "none", "fp8 channel", …

@@ -87,6 +87,10 @@ func best(logits []float32, k int) []int {
 func Choose(s *Sequence, logits []float32) int {
 	p := s.Sampling
 	penalise(s, logits)
+	if s.Guide != nil {
+		logits = slices.Clone(logits)
+		s.Guide.Mask(logits)
+	}
 	if p.Temperature < MinTemperature {
 		return argmax(logits)
 	}

@@ -1,0 +1,80 @@
+package embedded
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"llmops/serving/embedded/core"
+	"llmops/serving/openai"
+)
+
+// maxStops bounds the stop strings of a request.
+const maxStops = 16
+
+// wants is what a request asks for beside its prompts and their limits: what chat and
+// completions share.
+type wants struct {
+	sampling core.Sampling
+	n        int      // answers a prompt
+	stop     []int    // ids
+	texts    []string // stop strings
+	salt     string
+	adapter  string
+	priority int
+	guide    func() core.Guide // nil: the answer is free
+}
+
+// wants checks what chat and completions share. The status is that of the error.
+func (s *Server) wants(q *openai.Sampling) (a wants, status int, err *openai.Error) {
+	if a.adapter, status, err = s.modelOf(q.Model); err != nil {
+		return a, status, err
+	}
+	if a.sampling, a.n, err = s.sampling(q); err != nil {
+		return a, http.StatusBadRequest, err
+	}
+	switch {
+	case len(q.Stop) > maxStops:
+		err = openai.Invalid("stop", "stop has %d strings: want at most %d", len(q.Stop), maxStops)
+	case q.Priority != nil && (*q.Priority < -1<<31 || *q.Priority > 1<<31-1):
+		err = openai.Invalid("priority", "priority is %d: want 32 bits", *q.Priority)
+	default:
+		err = plainText(q.ResponseFormat)
+	}
+	for _, one := range q.Stop {
+		if one == "" {
+			err = openai.Invalid("stop", "stop has an empty string, which every text contains")
+		}
+	}
+	if err != nil {
+		return a, http.StatusBadRequest, err
+	}
+	set(&a.priority, q.Priority)
+	a.texts, a.salt = q.Stop, q.CacheSalt
+	if !q.IgnoreEOS {
+		a.stop = s.defaults.stop
+	}
+	return a, 0, nil
+}
+
+func plainText(format json.RawMessage) *openai.Error {
+	if len(format) == 0 || string(format) == "null" {
+		return nil
+	}
+	var f struct{ Type string }
+	if json.Unmarshal(format, &f) != nil || f.Type != "text" {
+		return openai.Invalid("response_format", "response_format %s is not supported: this engine has no guided decoding", format)
+	}
+	return nil
+}
+
+// modelOf finds the adapter that a model's name means; the base has none, and no
+// name at all is as good as its own.
+func (s *Server) modelOf(name string) (adapter string, status int, err *openai.Error) {
+	if name == "" || name == s.o.Name {
+		return "", 0, nil
+	}
+	return "", http.StatusNotFound, &openai.Error{
+		Message: fmt.Sprintf("the model %q does not exist here: this server has %q", name, s.o.Name), Type: openai.TypeNotFound, Param: "model", Code: "model_not_found",
+	}
+}
