@@ -43,6 +43,9 @@ type Options struct {
 	Threads          int   // that compute; default 1: another replica uses a second core better
 	MaxBody          int64 // bytes of a request
 
+	LoRA     LoRA
+	KVEvents KVEvents // of the prefix cache
+
 	Fault Fault
 	Crash func() // ends the process, when Fault says so
 }
@@ -61,6 +64,8 @@ func (o Options) withDefaults(maxPositions int) (Options, error) {
 	o.KVBlocks = cmp.Or(o.KVBlocks, o.MaxNumSeqs*((o.MaxModelLen+core.BlockSize-1)/core.BlockSize))
 	o.Threads = cmp.Or(o.Threads, 1)
 	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
+	o.LoRA.MaxRank = cmp.Or(o.LoRA.MaxRank, DefaultMaxLoRARank)
+	o.LoRA.MaxLoaded = cmp.Or(o.LoRA.MaxLoaded, o.LoRA.Max)
 	for _, f := range []struct {
 		name     string
 		n        int
@@ -70,11 +75,17 @@ func (o Options) withDefaults(maxPositions int) (Options, error) {
 		{"maximum number of sequences", o.MaxNumSeqs, 1, 4096},
 		{"maximum tokens in a step", o.MaxBatchedTokens, o.MaxNumSeqs, 1 << 16},
 		{"cache blocks", o.KVBlocks, (o.MaxModelLen + core.BlockSize - 1) / core.BlockSize, 1 << 24},
+		{"adapters at once", o.LoRA.Max, 0, 1024},
+		{"adapters in memory", o.LoRA.MaxLoaded, o.LoRA.Max, 1 << 16},
+		{"rank of adapters", o.LoRA.MaxRank, 1, 512},
 		{"threads", o.Threads, 1, max(runtime.NumCPU(), 64)},
 	} {
 		if f.n < f.from || f.n > f.to {
 			return o, fmt.Errorf("%s is %d: want %d to %d", f.name, f.n, f.from, f.to)
 		}
+	}
+	if o.LoRA.Max == 0 && len(o.LoRA.Modules) > 0 {
+		return o, errors.New("adapters are named, but none may run at once")
 	}
 	if o.MaxBody < 1 {
 		return o, fmt.Errorf("maximum body is %d bytes: want at least 1", o.MaxBody)

@@ -28,8 +28,9 @@ type front struct {
 
 	mu       sync.Mutex
 	draining bool          // guarded by mu
+	sleeping bool          // guarded by mu
 	inFlight int           // guarded by mu
-	idle     chan struct{} // closed when draining and nothing is in flight; guarded by mu
+	idle     chan struct{} // closed when nothing is in flight; nil: nobody waits; guarded by mu
 }
 
 func newFront(version string, maxBody int64) *front {
@@ -51,13 +52,18 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mux.ServeHTTP(w, r)
 }
 
-// counted refuses new work while draining and keeps Drain waiting for old work.
+// counted refuses new work while draining or asleep and keeps others waiting for
+// old work.
 func (f *front) counted(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
-		if f.draining {
+		if f.draining || f.sleeping {
+			err := &openai.Error{Message: "the engine is draining", Type: openai.TypeUnavailable, Code: "draining"}
+			if !f.draining {
+				err.Message, err.Code = "the engine is asleep: POST /wake_up first", "sleeping"
+			}
 			f.mu.Unlock()
-			openai.WriteError(w, http.StatusServiceUnavailable, &openai.Error{Message: "the engine is draining", Type: openai.TypeUnavailable, Code: "draining"})
+			openai.WriteError(w, http.StatusServiceUnavailable, err)
 			return
 		}
 		f.inFlight++
@@ -66,8 +72,9 @@ func (f *front) counted(h http.HandlerFunc) http.HandlerFunc {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.inFlight--
-			if f.draining && f.inFlight == 0 {
+			if f.inFlight == 0 && f.idle != nil {
 				close(f.idle)
+				f.idle = nil
 			}
 		}()
 		h(w, r)
@@ -78,11 +85,21 @@ func (f *front) counted(h http.HandlerFunc) http.HandlerFunc {
 // way have ended, or ctx has.
 func (f *front) Drain(ctx context.Context) error {
 	f.mu.Lock()
-	if !f.draining {
-		f.draining, f.idle = true, make(chan struct{})
-		if f.inFlight == 0 {
-			close(f.idle)
-		}
+	f.draining = true
+	f.mu.Unlock()
+	return f.quiet(ctx)
+}
+
+// quiet waits until nothing is in flight. New work is refused by then, or it may
+// wait for ever.
+func (f *front) quiet(ctx context.Context) error {
+	f.mu.Lock()
+	if f.inFlight == 0 {
+		f.mu.Unlock()
+		return nil
+	}
+	if f.idle == nil {
+		f.idle = make(chan struct{})
 	}
 	idle := f.idle
 	f.mu.Unlock()

@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,9 +18,14 @@ type loop struct {
 	core    *core.Core
 	exec    core.Executor
 	metrics *metrics
-	start   time.Time
-	done    chan struct{}
-	wake    chan struct{} // of capacity 1
+	events  *publisher // nil: nobody wants them
+
+	residents *residents // of the loop's goroutine; nil: no adapters
+	retired   []string   // of the loop's goroutine; adapters that are to be forgotten
+
+	start time.Time
+	done  chan struct{}
+	wake  chan struct{} // of capacity 1
 
 	mu     sync.Mutex
 	inbox  []func(now time.Duration) // guarded by mu; called by the loop's goroutine
@@ -88,11 +94,14 @@ func (l *loop) run(ctx context.Context) {
 		l.receive()
 		now := l.now()
 		if !l.core.Next(now, &b) {
-			l.metrics.set(l.core.Stats())
+			l.metrics.set(l.core, 0)
 			select {
 			case <-l.wake:
 			case <-ctx.Done():
 			}
+			continue
+		}
+		if l.fetchAdapters(&b) {
 			continue
 		}
 		_, err := l.exec.Step(ctx, &b, out)
@@ -104,7 +113,8 @@ func (l *loop) run(ctx context.Context) {
 			continue
 		}
 		l.core.Commit(now, &b, out, func(e core.Event) { l.emit(now, e) })
-		l.metrics.set(l.core.Stats())
+		l.publish()
+		l.metrics.set(l.core, b.Tokens)
 	}
 	l.mu.Lock()
 	l.closed = true
@@ -112,6 +122,36 @@ func (l *loop) run(ctx context.Context) {
 	l.receive()
 	for _, r := range l.requests {
 		l.fail(l.now(), r, errClosed)
+	}
+}
+
+// fetchAdapters loads what b needs. Requests whose adapter cannot be had fail, and
+// it is true: the batch is void then.
+func (l *loop) fetchAdapters(b *core.Batch) bool {
+	if l.residents == nil {
+		return false
+	}
+	for i, key := range l.retired {
+		if l.core.HasAdapter(key) {
+			continue
+		}
+		l.residents.forget(key)
+		l.retired = slices.Delete(l.retired, i, i+1)
+		break // one a step is enough
+	}
+	failed := l.residents.ready(b.Rows)
+	for i, err := range failed {
+		l.fail(l.now(), l.requests[b.Rows[i].Seq.ID], err)
+	}
+	return failed != nil
+}
+
+func (l *loop) publish() {
+	if l.events == nil {
+		return
+	}
+	if e := l.core.BlockEvents(); len(e) > 0 {
+		l.events.publish(e, time.Now())
 	}
 }
 

@@ -21,6 +21,9 @@ type metrics struct {
 
 	mu      sync.Mutex // guards all below
 	stats   core.Stats
+	lora    loraMetrics
+	asleep  int // the level; 0: awake
+	steps   histogram
 	success map[string]uint64 // by finish reason
 	ttft    histogram
 	itl     histogram
@@ -38,6 +41,7 @@ var (
 	ttftBounds = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
 	itlBounds  = []float64{.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}
 	timeBounds = []float64{.01, .025, .05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
+	stepBounds = []float64{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}
 	sizeBounds = []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000}
 )
 
@@ -46,14 +50,44 @@ func newMetrics(model string, blocks int) *metrics {
 		model: model, blocks: blocks, success: map[string]uint64{"stop": 0, "length": 0, "abort": 0, "error": 0},
 		ttft: newHistogram(ttftBounds), itl: newHistogram(itlBounds), tpot: newHistogram(itlBounds), e2e: newHistogram(timeBounds),
 		queue: newHistogram(timeBounds), prefill: newHistogram(timeBounds), decode: newHistogram(timeBounds),
-		promptN: newHistogram(sizeBounds), outputN: newHistogram(sizeBounds),
+		promptN: newHistogram(sizeBounds), steps: newHistogram(stepBounds), outputN: newHistogram(sizeBounds),
 	}
 }
 
-func (m *metrics) set(s core.Stats) {
+// loraMetrics are the names of the adapters by what their sequences do.
+type loraMetrics struct {
+	max              int // 0: the engine runs none
+	running, waiting []string
+	at               time.Time
+}
+
+// set notes where c stands after a step of n tokens, or at idle with 0.
+func (m *metrics) set(c *core.Core, n int) {
+	s := c.Stats()
+	running, waiting := c.Adapters()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats = s
+	if m.lora.max > 0 {
+		m.lora.running, m.lora.waiting, m.lora.at = namesOf(running), namesOf(waiting), time.Now()
+	}
+	if n > 0 {
+		m.steps.observe(float64(n))
+	}
+}
+
+func namesOf(keys []string) []string {
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = nameOf(k)
+	}
+	return names
+}
+
+func (m *metrics) sleep(level int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asleep = level
 }
 
 func (m *metrics) token(now time.Duration, r *request) {
@@ -102,10 +136,24 @@ func (m *metrics) write(w io.Writer) error {
 	one("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", float64(s.UsedBlocks)/float64(m.blocks))
 	one("vllm:prefix_cache_queries_total", "counter", "Prefix cache queries, in terms of number of queried tokens.", float64(s.PrefixQueries))
 	one("vllm:prefix_cache_hits_total", "counter", "Prefix cache hits, in terms of number of cached tokens.", float64(s.PrefixHits))
-	one("vllm:num_preemptions_total", "counter", "Cumulative number of preemptions; admission reserves blocks, so there are none.", 0)
+	one("vllm:num_preemptions_total", "counter", "Cumulative number of preemption from the engine.", float64(s.Preemptions))
+	one("vllm:external_prefix_cache_queries_total", "counter", "External prefix cache queries from KV connector cross-instance cache sharing, in terms of number of queried tokens.", float64(s.ImportQueries))
+	one("vllm:external_prefix_cache_hits_total", "counter", "External prefix cache hits from KV connector cross-instance cache sharing, in terms of number of cached tokens.", float64(s.Imported))
 	one("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", float64(s.Prompt))
 	one("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.", float64(s.Generated))
 	fmt.Fprintf(&b, "# HELP vllm:cache_config_info Information of the cache.\n# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%d\"} 1\n", labels, core.BlockSize, m.blocks)
+	if m.lora.max > 0 {
+		fmt.Fprintf(&b, "# HELP vllm:lora_requests_info Running stats on lora requests.\n# TYPE vllm:lora_requests_info gauge\nvllm:lora_requests_info{max_lora=\"%d\",running_lora_adapters=\"%s\",waiting_lora_adapters=\"%s\"} %s\n",
+			m.lora.max, escapeLabel(strings.Join(m.lora.running, ",")), escapeLabel(strings.Join(m.lora.waiting, ",")), number(float64(m.lora.at.UnixMilli())/1e3))
+	}
+	b.WriteString("# HELP vllm:engine_sleep_state Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.\n# TYPE vllm:engine_sleep_state gauge\n")
+	for level, state := range []string{"awake", "weights_offloaded", "discard_all"} {
+		on := 0
+		if m.asleep == level {
+			on = 1
+		}
+		fmt.Fprintf(&b, "vllm:engine_sleep_state{%s,sleep_state=\"%s\"} %d\n", labels, state, on)
+	}
 	b.WriteString("# HELP vllm:request_success_total Count of finished requests by reason.\n# TYPE vllm:request_success_total counter\n")
 	for _, reason := range slices.Sorted(maps.Keys(m.success)) {
 		fmt.Fprintf(&b, "vllm:request_success_total{%s,finished_reason=\"%s\"} %d\n", labels, reason, m.success[reason])
@@ -121,6 +169,7 @@ func (m *metrics) write(w io.Writer) error {
 		{"request_queue_time_seconds", "Time a request waited in seconds.", &m.queue},
 		{"request_prefill_time_seconds", "Time from admission to the first token in seconds.", &m.prefill},
 		{"request_decode_time_seconds", "Time from the first token to the last in seconds.", &m.decode},
+		{"iteration_tokens_total", "Tokens of a step.", &m.steps},
 		{"request_prompt_tokens", "Prompt tokens of a request.", &m.promptN},
 		{"request_generation_tokens", "Generated tokens of a request.", &m.outputN},
 	} {

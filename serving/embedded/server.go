@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +34,8 @@ type Server struct {
 	created     int64
 	loop        *loop
 	metrics     *metrics
+	adapters    registry
+	sleeper     sleeper // nil: the executor cannot
 	stop        context.CancelFunc
 	asked       atomic.Uint64 // requests for an answer
 }
@@ -67,7 +71,7 @@ func New(o Options) (*Server, error) {
 	if s.defaults, err = loadDefaults(o.ModelDir, shape); err != nil {
 		return nil, err
 	}
-	c, err := core.New(core.Limits{Sequences: o.MaxNumSeqs, Tokens: o.MaxBatchedTokens, Blocks: o.KVBlocks})
+	c, err := core.New(core.Limits{Sequences: o.MaxNumSeqs, Tokens: o.MaxBatchedTokens, Blocks: o.KVBlocks, Adapters: o.LoRA.Max, Record: o.KVEvents.Endpoint != ""})
 	if err != nil {
 		return nil, err
 	}
@@ -84,10 +88,29 @@ func New(o Options) (*Server, error) {
 	}
 	s.metrics = newMetrics(o.Name, o.KVBlocks)
 	s.loop = newLoop(c, exec, s.metrics)
+	s.sleeper, _ = core.Executor(model).(sleeper)
+	s.metrics.lora.max = o.LoRA.Max
+	if o.LoRA.Max > 0 {
+		loader, ok := core.Executor(model).(adapterLoader)
+		if !ok {
+			return nil, errors.New("this executor computes without adapters")
+		}
+		s.loop.residents = &residents{loader: loader, max: o.LoRA.MaxLoaded, dirs: make(map[string]string)}
+	}
+	if o.KVEvents.Endpoint != "" {
+		if s.loop.events, err = newPublisher(o.KVEvents); err != nil {
+			return nil, err
+		}
+	}
 	s.routes()
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
 	go s.loop.run(ctx)
+	for _, name := range slices.Sorted(maps.Keys(o.LoRA.Modules)) {
+		if err := s.addAdapter(name, o.LoRA.Modules[name]); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
 	return s, nil
 }
 
@@ -112,6 +135,14 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("POST /v1/chat/completions", s.counted(s.chat))
 	s.mux.HandleFunc("POST /v1/completions", s.counted(s.completions))
 	s.mux.HandleFunc("GET /v1/models", s.models)
+	s.mux.HandleFunc("POST /reset_prefix_cache", s.resetCache)
+	if s.sleeper != nil {
+		s.mux.HandleFunc("POST /sleep", s.sleep)
+		s.mux.HandleFunc("POST /wake_up", s.wakeUp)
+		s.mux.HandleFunc("GET /is_sleeping", s.isSleeping)
+	}
+	s.mux.HandleFunc("POST /v1/load_lora_adapter", s.loadAdapter)
+	s.mux.HandleFunc("POST /v1/unload_lora_adapter", s.unloadAdapter)
 	s.mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		// A scraper that left needs no error.
@@ -123,13 +154,20 @@ func (s *Server) routes() {
 func (s *Server) Close() error {
 	s.stop()
 	<-s.loop.done
+	if s.loop.events != nil {
+		s.loop.events.close()
+	}
 	return nil
 }
 
 func (s *Server) models(w http.ResponseWriter, r *http.Request) {
-	s.answer(w, openai.Models{Object: "list", Data: []openai.Model{{
+	all := openai.Models{Object: "list", Data: []openai.Model{{
 		ID: s.o.Name, Object: "model", Created: s.created, OwnedBy: "llmops", Root: s.o.ModelDir, MaxModelLen: s.o.MaxModelLen,
 		Quantisation: s.shape.Quant.Scheme(),
 		Meta:         map[string]string{"version": s.o.Version, "fingerprint": s.fingerprint, "fault": s.o.Fault.String()},
-	}}})
+	}}}
+	for _, a := range s.adapters.list() {
+		all.Data = append(all.Data, openai.Model{ID: a.name, Object: "model", Created: a.created, OwnedBy: "llmops", Root: a.dir, Parent: s.o.Name, MaxModelLen: s.o.MaxModelLen})
+	}
+	s.answer(w, all)
 }

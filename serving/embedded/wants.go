@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	"llmops/serving/embedded/core"
 	"llmops/serving/openai"
@@ -70,11 +71,22 @@ func plainText(format json.RawMessage) *openai.Error {
 
 // modelOf finds the adapter that a model's name means; the base has none, and no
 // name at all is as good as its own.
-func (s *Server) modelOf(name string) (adapter string, status int, err *openai.Error) {
+func (s *Server) modelOf(name string) (key string, status int, err *openai.Error) {
 	if name == "" || name == s.o.Name {
 		return "", 0, nil
 	}
-	return "", http.StatusNotFound, &openai.Error{
-		Message: fmt.Sprintf("the model %q does not exist here: this server has %q", name, s.o.Name), Type: openai.TypeNotFound, Param: "model", Code: "model_not_found",
+	if a, ok := s.adapters.find(name); ok {
+		return a.key, 0, nil
+	}
+	return "", http.StatusNotFound, s.unknownModel(name)
+}
+
+func (s *Server) unknownModel(name string) *openai.Error {
+	here := strconv.Quote(s.o.Name)
+	for _, a := range s.adapters.list() {
+		here += ", " + strconv.Quote(a.name)
+	}
+	return &openai.Error{
+		Message: fmt.Sprintf("the model %q does not exist here: this server has %s", name, here), Type: openai.TypeNotFound, Param: "model", Code: "model_not_found",
 	}
 }

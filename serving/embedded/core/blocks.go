@@ -45,6 +45,7 @@ type BlockEvent struct {
 	Parent  Key    // of BlockStored; zero for a first block
 	Tokens  []int  // of BlockStored
 	Adapter string // of BlockStored
+	Salt    string // of BlockStored
 }
 
 // BlockEventKind is what happened.

@@ -11,6 +11,8 @@ package core
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"sort"
 	"time"
@@ -39,7 +41,8 @@ type Stats struct {
 	UsedBlocks        int
 	PrefixQueries     uint64
 	PrefixHits        uint64
-	Imported          uint64 // computed by another engine
+	ImportQueries     uint64 // that another engine might have computed
+	Imported          uint64 // of those, that were imported
 	Prompt, Generated uint64
 	Recomputed        uint64 // computed before, and lost to a preemption
 	Preemptions       uint64 // sequences
@@ -203,6 +206,9 @@ func (c *Core) Held(id uint64) (blocks []int32, tokens int, ok bool) {
 	return s.blocks, s.computed, true
 }
 
+// HeldIDs gives the sequences whose blocks are kept for another engine.
+func (c *Core) HeldIDs() iter.Seq[uint64] { return maps.Keys(maps.Clone(c.held)) }
+
 // Release gives up what is held for another engine.
 func (c *Core) Release(id uint64) {
 	s := c.held[id]
@@ -343,6 +349,9 @@ func (c *Core) admit(now time.Duration, s *Sequence) bool {
 		c.stats.PrefixHits += uint64(s.computed)
 	}
 	// The last token is computed anew, for its logits.
+	if s.Import != nil {
+		c.stats.ImportQueries += uint64(len(s.Prompt) - s.computed)
+	}
 	if n := min(s.Imported, len(s.Prompt)-1); s.Import != nil && n > s.computed {
 		c.stats.Imported += uint64(n - s.computed)
 		s.computed = n
@@ -504,7 +513,7 @@ func (c *Core) keep(s *Sequence) {
 		}
 		if c.pool.keep(s.blocks[n], s.chain[n]) && c.limits.Record {
 			c.events = append(c.events, BlockEvent{
-				Kind: BlockStored, Key: s.chain[n], Parent: parent, Tokens: slices.Clone(s.span(n*size, size)), Adapter: s.Adapter,
+				Kind: BlockStored, Key: s.chain[n], Parent: parent, Tokens: slices.Clone(s.span(n*size, size)), Adapter: s.Adapter, Salt: s.Salt,
 			})
 		}
 	}
@@ -530,6 +539,11 @@ func (c *Core) Stats() Stats {
 	s := c.stats
 	s.Running, s.Waiting, s.UsedBlocks, s.Evictions = len(c.running), len(c.waiting), c.pool.used(), c.pool.evicted
 	return s
+}
+
+// HasAdapter tells whether a sequence of the adapter is running or waiting.
+func (c *Core) HasAdapter(name string) bool {
+	return c.adapters[name] > 0 || slices.ContainsFunc(c.waiting, func(s *Sequence) bool { return s.Adapter == name })
 }
 
 // Adapters names the adapters of the running sequences and those that are only
