@@ -1,14 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"llmops/serving/embedded"
+	"llmops/serving/embedded/core"
 )
 
 func newEngineCmd(e *env) *cobra.Command {
@@ -48,18 +51,35 @@ share is of the requests, drawn by the seed; without one a fault hits all.
 			if o.Fault, err = embedded.ParseFault(fault); err != nil {
 				return &exitError{exitUsage, err}
 			}
+			if o.KVTransfer.Role != "" {
+				o.KVTransfer.Address = cmp.Or(o.KVTransfer.Address, listen)
+			}
 			o.Crash = func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 			return e.serveEngine(cmd.Context(), o, listen)
 		},
 	}
-	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8000", "the address to serve on")
-	c.Flags().StringVar(&o.ModelDir, "model", "", "the checkpoint's folder")
-	c.Flags().StringVar(&o.Name, "name", "", "what clients put in \"model\"; default: the folder's name")
-	c.Flags().StringVar(&o.Version, "version-name", "", "the version to name in every response")
-	c.Flags().IntVar(&o.MaxModelLen, "max-model-len", 0, "tokens of prompt and answer together; default: the model's own")
-	c.Flags().IntVar(&o.MaxNumSeqs, "max-num-seqs", embedded.DefaultMaxNumSeqs, "sequences computed at once")
-	c.Flags().IntVar(&o.Threads, "threads", 1, "threads that compute")
-	c.Flags().StringVar(&fault, "fault", "", "faults to rehearse, as listed above: KIND:KEY=VALUE,…;KIND…;seed=N")
+	f := c.Flags()
+	f.StringVar(&listen, "listen", "127.0.0.1:8000", "the address to serve on")
+	f.StringVar(&o.ModelDir, "model", "", "the checkpoint's folder")
+	f.StringVar(&o.Name, "name", "", "what clients put in \"model\"; default: the folder's name")
+	f.StringVar(&o.Version, "version-name", "", "the version to name in every response")
+	f.IntVar(&o.MaxModelLen, "max-model-len", 0, "tokens of prompt and answer together; default: the model's own")
+	f.IntVar(&o.MaxNumSeqs, "max-num-seqs", embedded.DefaultMaxNumSeqs, "sequences computed at once")
+	f.IntVar(&o.MaxBatchedTokens, "max-num-batched-tokens", 0, fmt.Sprintf("tokens in one step; default: %d, or as many as sequences", embedded.DefaultMaxBatchedTokens))
+	f.IntVar(&o.Chunk, "long-prefill-token-threshold", 0, "tokens of one prompt in a step; default: as many as fit")
+	f.IntVar(&o.KVBlocks, "num-gpu-blocks-override", 0, fmt.Sprintf("cache blocks of %d tokens; default: enough for every sequence at its longest", core.BlockSize))
+	f.BoolVar(&o.Overcommit, "overcommit", false, "admit more than the cache can hold to the end, and preempt when it is full")
+	f.IntVar(&o.Threads, "threads", 1, "threads that compute")
+	f.IntVar(&o.LoRA.Max, "max-loras", 0, "LoRA adapters running at once; default: none may")
+	f.IntVar(&o.LoRA.MaxRank, "max-lora-rank", embedded.DefaultMaxLoRARank, "the highest rank of an adapter")
+	f.IntVar(&o.LoRA.MaxLoaded, "max-cpu-loras", 0, "adapters in memory; default: as many as run at once")
+	f.StringToStringVar(&o.LoRA.Modules, "lora-modules", nil, "adapters to know from the start: NAME=DIR,…")
+	f.StringVar(&o.KVTransfer.Role, "kv-role", "", "hand keys and values over: kv_producer (prefill), kv_consumer (decode) or kv_both")
+	f.StringVar(&o.KVTransfer.Address, "kv-address", "", "where consumers reach this engine; default: --listen")
+	f.StringVar(&o.KVEvents.Endpoint, "kv-events-endpoint", "", "publish changes of the prefix cache over ZeroMQ, as on tcp://*:5557")
+	f.StringVar(&o.KVEvents.Replay, "kv-events-replay-endpoint", "", "where missed ones can be asked for, as on tcp://*:5558")
+	f.StringVar(&o.KVEvents.Topic, "kv-events-topic", "", "the topic that they carry")
+	f.StringVar(&fault, "fault", "", "faults to rehearse, as listed above: KIND:KEY=VALUE,…;KIND…;seed=N")
 	return c
 }
 

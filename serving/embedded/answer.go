@@ -23,6 +23,7 @@ type job struct {
 	running  bool // on every chunk
 	ids      bool // return token ids
 	hit      affliction
+	transfer *openai.KVTransfer
 	echo     bool
 	top      int // alternatives to report; below 0: no log probabilities
 }
@@ -41,7 +42,8 @@ type choice struct {
 
 // requestsFor makes the sequences of a job.
 func (s *Server) requestsFor(j *job, a wants, max []int, score bool) {
-	j.call = newCall()
+	j.call, j.transfer = newCall(), a.transfer
+	hold := a.transfer != nil && a.transfer.DoRemoteDecode
 	for i, pr := range j.prompts {
 		for k := range j.n {
 			sampling := a.sampling
@@ -49,7 +51,7 @@ func (s *Server) requestsFor(j *job, a wants, max []int, score bool) {
 			j.requests = append(j.requests, &request{
 				call: j.call, index: i*j.n + k, stop: a.texts, text: s.tok.Stream(true),
 				seq: &core.Sequence{
-					Guide:  j.hit.guide(a.guide),
+					Guide: j.hit.guide(a.guide), Hold: hold,
 					Prompt: pr.ids, Salt: a.salt, Adapter: a.adapter, Priority: a.priority, Max: max[i], Stop: a.stop, Score: score, Sampling: sampling,
 				},
 			})
@@ -57,8 +59,26 @@ func (s *Server) requestsFor(j *job, a wants, max []int, score bool) {
 	}
 }
 
+// answered runs j, for an answer in one piece, and settles what is handed over.
+func (s *Server) answered(ctx context.Context, j *job, choices []choice) (*openai.KVTransfer, error) {
+	err := s.run(ctx, j, choices, func(update) error { return nil })
+	if err == nil {
+		var kv *openai.KVTransfer
+		if kv, err = s.settle(j); err == nil {
+			return kv, nil
+		}
+	}
+	if r := j.requests[0]; r.seq.Hold {
+		s.release(r.seq)
+	}
+	return nil, err
+}
+
 // run submits j and calls each with every update until all choices have ended.
 func (s *Server) run(ctx context.Context, j *job, choices []choice, each func(update) error) error {
+	if j.transfer != nil && j.transfer.DoRemotePrefill {
+		s.fetch(ctx, j, j.transfer)
+	}
 	if err := s.loop.submit(j.requests); err != nil {
 		return err
 	}

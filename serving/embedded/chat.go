@@ -32,11 +32,12 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 		s.streamChat(w, r, j, head, choices)
 		return
 	}
-	if err := s.run(r.Context(), j, choices, func(update) error { return nil }); err != nil {
-		s.fail(w, r.Context(), err)
+	kv, failed := s.answered(r.Context(), j, choices)
+	if failed != nil {
+		s.fail(w, r.Context(), failed)
 		return
 	}
-	out := openai.ChatResponse{ID: id, Object: "chat.completion", Created: created, Model: s.o.Name, SystemFingerprint: s.fingerprint, Usage: usage(j, choices)}
+	out := openai.ChatResponse{ID: id, Object: "chat.completion", Created: created, Model: s.o.Name, SystemFingerprint: s.fingerprint, Usage: usage(j, choices), KVTransferParams: kv}
 	for i := range choices {
 		c := &choices[i]
 		one := openai.ChatChoice{

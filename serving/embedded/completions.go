@@ -33,10 +33,12 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		s.streamCompletion(w, r, j, head, choices)
 		return
 	}
-	if err := s.run(r.Context(), j, choices, func(update) error { return nil }); err != nil {
-		s.fail(w, r.Context(), err)
+	kv, failed := s.answered(r.Context(), j, choices)
+	if failed != nil {
+		s.fail(w, r.Context(), failed)
 		return
 	}
+	head.KVTransferParams = kv
 	for i := range choices {
 		head.Choices = append(head.Choices, s.completionChoice(j, i, &choices[i]))
 	}
@@ -87,6 +89,9 @@ func (s *Server) completionJob(q *openai.CompletionRequest, hit affliction) (*jo
 			return bad(err)
 		}
 		limits = append(limits, limit)
+	}
+	if a.transfer != nil && (score || len(j.prompts) > 1) {
+		return bad(openai.Invalid("kv_transfer_params", "kv_transfer_params: want one prompt and no scores of it"))
 	}
 	if asked == 0 && !score {
 		score = true // nothing to generate nor to report: still the prompt is computed

@@ -39,12 +39,15 @@ type Options struct {
 	MaxModelLen      int   // prompt and answer together; default and at most: the model's own
 	MaxNumSeqs       int   // computed at once
 	MaxBatchedTokens int   // in one step
+	Chunk            int   // tokens of one prompt in a step; 0: as many as fit
+	Overcommit       bool  // admit what the cache may not hold to the end, and preempt
 	KVBlocks         int   // of core.BlockSize tokens; default: enough for MaxNumSeqs of MaxModelLen
 	Threads          int   // that compute; default 1: another replica uses a second core better
 	MaxBody          int64 // bytes of a request
 
-	LoRA     LoRA
-	KVEvents KVEvents // of the prefix cache
+	LoRA       LoRA
+	KVTransfer KVTransfer
+	KVEvents   KVEvents // of the prefix cache
 
 	Fault Fault
 	Crash func() // ends the process, when Fault says so
@@ -74,6 +77,7 @@ func (o Options) withDefaults(maxPositions int) (Options, error) {
 		{"maximum model length", o.MaxModelLen, 2, maxPositions},
 		{"maximum number of sequences", o.MaxNumSeqs, 1, 4096},
 		{"maximum tokens in a step", o.MaxBatchedTokens, o.MaxNumSeqs, 1 << 16},
+		{"tokens of one prompt in a step", o.Chunk, 0, 1 << 16},
 		{"cache blocks", o.KVBlocks, (o.MaxModelLen + core.BlockSize - 1) / core.BlockSize, 1 << 24},
 		{"adapters at once", o.LoRA.Max, 0, 1024},
 		{"adapters in memory", o.LoRA.MaxLoaded, o.LoRA.Max, 1 << 16},
@@ -86,6 +90,9 @@ func (o Options) withDefaults(maxPositions int) (Options, error) {
 	}
 	if o.LoRA.Max == 0 && len(o.LoRA.Modules) > 0 {
 		return o, errors.New("adapters are named, but none may run at once")
+	}
+	if err := o.KVTransfer.check(); err != nil {
+		return o, err
 	}
 	if o.MaxBody < 1 {
 		return o, fmt.Errorf("maximum body is %d bytes: want at least 1", o.MaxBody)

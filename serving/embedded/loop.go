@@ -79,6 +79,7 @@ func (l *loop) cancel(rs []*request) {
 	_ = l.post(func(now time.Duration) {
 		for _, r := range rs {
 			if l.requests[r.seq.ID] == r {
+				l.core.Cancel(now, r.seq.ID)
 				l.finish(now, r, "abort")
 			}
 		}
@@ -172,18 +173,21 @@ func (l *loop) emit(now time.Duration, e core.Event) {
 		l.metrics.token(now, r)
 	}
 	if u.finish != "" {
+		if e.Finish == "" { // a stop string, which the core does not know
+			l.core.Cancel(now, r.seq.ID)
+		}
 		l.finish(now, r, u.finish)
 	}
 	r.call.push(u)
 }
 
 func (l *loop) finish(now time.Duration, r *request, reason string) {
-	l.core.Cancel(now, r.seq.ID)
 	delete(l.requests, r.seq.ID)
 	l.metrics.finished(now, r, reason)
 }
 
 func (l *loop) fail(now time.Duration, r *request, err error) {
+	l.core.Cancel(now, r.seq.ID)
 	l.finish(now, r, "error")
 	r.call.push(update{index: r.index, err: err})
 }

@@ -22,7 +22,8 @@ type metrics struct {
 	mu      sync.Mutex // guards all below
 	stats   core.Stats
 	lora    loraMetrics
-	asleep  int // the level; 0: awake
+	asleep  int    // the level; 0: awake
+	lost    uint64 // transfers of keys and values that failed
 	steps   histogram
 	success map[string]uint64 // by finish reason
 	ttft    histogram
@@ -84,6 +85,12 @@ func namesOf(keys []string) []string {
 	return names
 }
 
+func (m *metrics) transferFailed() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lost++
+}
+
 func (m *metrics) sleep(level int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -142,6 +149,7 @@ func (m *metrics) write(w io.Writer) error {
 	one("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", float64(s.Prompt))
 	one("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.", float64(s.Generated))
 	fmt.Fprintf(&b, "# HELP vllm:cache_config_info Information of the cache.\n# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%d\"} 1\n", labels, core.BlockSize, m.blocks)
+	one("vllm:nixl_num_failed_transfers_total", "counter", "Number of failed KV cache transfers; the prompts were computed here.", float64(m.lost))
 	if m.lora.max > 0 {
 		fmt.Fprintf(&b, "# HELP vllm:lora_requests_info Running stats on lora requests.\n# TYPE vllm:lora_requests_info gauge\nvllm:lora_requests_info{max_lora=\"%d\",running_lora_adapters=\"%s\",waiting_lora_adapters=\"%s\"} %s\n",
 			m.lora.max, escapeLabel(strings.Join(m.lora.running, ",")), escapeLabel(strings.Join(m.lora.waiting, ",")), number(float64(m.lora.at.UnixMilli())/1e3))

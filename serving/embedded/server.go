@@ -35,7 +35,8 @@ type Server struct {
 	loop        *loop
 	metrics     *metrics
 	adapters    registry
-	sleeper     sleeper // nil: the executor cannot
+	handover    *handover // nil: nothing is handed over
+	sleeper     sleeper   // nil: the executor cannot
 	stop        context.CancelFunc
 	asked       atomic.Uint64 // requests for an answer
 }
@@ -71,7 +72,7 @@ func New(o Options) (*Server, error) {
 	if s.defaults, err = loadDefaults(o.ModelDir, shape); err != nil {
 		return nil, err
 	}
-	c, err := core.New(core.Limits{Sequences: o.MaxNumSeqs, Tokens: o.MaxBatchedTokens, Blocks: o.KVBlocks, Adapters: o.LoRA.Max, Record: o.KVEvents.Endpoint != ""})
+	c, err := core.New(core.Limits{Sequences: o.MaxNumSeqs, Tokens: o.MaxBatchedTokens, Blocks: o.KVBlocks, Chunk: o.Chunk, Overcommit: o.Overcommit, Adapters: o.LoRA.Max, Record: o.KVEvents.Endpoint != ""})
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +90,13 @@ func New(o Options) (*Server, error) {
 	s.metrics = newMetrics(o.Name, o.KVBlocks)
 	s.loop = newLoop(c, exec, s.metrics)
 	s.sleeper, _ = core.Executor(model).(sleeper)
+	if o.KVTransfer.Role != "" {
+		exec, ok := core.Executor(model).(transfer)
+		if !ok {
+			return nil, errors.New("this executor cannot hand keys and values over")
+		}
+		s.handover = newHandover(exec)
+	}
 	s.metrics.lora.max = o.LoRA.Max
 	if o.LoRA.Max > 0 {
 		loader, ok := core.Executor(model).(adapterLoader)
@@ -136,6 +144,9 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("POST /v1/completions", s.counted(s.completions))
 	s.mux.HandleFunc("GET /v1/models", s.models)
 	s.mux.HandleFunc("POST /reset_prefix_cache", s.resetCache)
+	if s.o.KVTransfer.produces() {
+		s.mux.HandleFunc("GET /kv/{id}", s.giveKV)
+	}
 	if s.sleeper != nil {
 		s.mux.HandleFunc("POST /sleep", s.sleep)
 		s.mux.HandleFunc("POST /wake_up", s.wakeUp)

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -23,7 +24,8 @@ type wants struct {
 	salt     string
 	adapter  string
 	priority int
-	guide    func() core.Guide // nil: the answer is free
+	transfer *openai.KVTransfer // nil: nothing is handed over
+	guide    func() core.Guide  // nil: the answer is free
 }
 
 // wants checks what chat and completions share. The status is that of the error.
@@ -40,7 +42,7 @@ func (s *Server) wants(q *openai.Sampling) (a wants, status int, err *openai.Err
 	case q.Priority != nil && (*q.Priority < -1<<31 || *q.Priority > 1<<31-1):
 		err = openai.Invalid("priority", "priority is %d: want 32 bits", *q.Priority)
 	default:
-		err = plainText(q.ResponseFormat)
+		err = cmp.Or(s.checkTransfer(q, a.n), plainText(q.ResponseFormat))
 	}
 	for _, one := range q.Stop {
 		if one == "" {
@@ -51,6 +53,7 @@ func (s *Server) wants(q *openai.Sampling) (a wants, status int, err *openai.Err
 		return a, http.StatusBadRequest, err
 	}
 	set(&a.priority, q.Priority)
+	a.transfer = q.KVTransferParams
 	a.texts, a.salt = q.Stop, q.CacheSalt
 	if !q.IgnoreEOS {
 		a.stop = s.defaults.stop
