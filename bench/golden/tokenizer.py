@@ -63,6 +63,13 @@ CONFIGS = {
     ),
 }
 
+# WordPiece, as BERT uncased and cased; the third keeps accents and has another prefix.
+BERT = {
+    "bert": dict(norm=normalizers.BertNormalizer(), prefix="##"),
+    "bert-cased": dict(norm=normalizers.BertNormalizer(lowercase=False), prefix="##"),
+    "bert-plain": dict(norm=normalizers.Sequence([normalizers.NFKC(), normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=False)]), prefix="@@", max=20),
+}
+
 CORPUS = [
     "The bill of lading names the shipper, the consignee and the vessel. It's what they've signed; we'll see, I'd say.",
     "Gross weight: 18,420.5 kg; 1234567 cartons, container MSKU-702114/3, port of loading Rotterdam, port of discharge Santos.",
@@ -114,10 +121,39 @@ def build(c):
     return t
 
 
+def build_bert(c):
+    """A vocabulary of all characters of the corpus, their continuations, and the
+    beginnings and ends of its words."""
+    words = [w for line in CORPUS for w, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(c["norm"].normalize_str(line))]
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = {ch for w in words for ch in w} | {c["prefix"] + ch for w in words for ch in w}
+    pieces |= {w[:n] for w in words for n in (2, 3, 5) if len(w) >= n} | {c["prefix"] + w[-n:] for w in words for n in (2, 3) if len(w) > n}
+    vocab = {t: i for i, t in enumerate(specials + sorted(pieces - set(specials)))}
+    t = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=c["prefix"], max_input_chars_per_word=c.get("max", 100)))
+    t.normalizer, t.pre_tokenizer = c["norm"], pre_tokenizers.BertPreTokenizer()
+    t.decoder = decoders.WordPiece(prefix=c["prefix"], cleanup=c["prefix"] == "##")
+    t.add_special_tokens(specials)
+    t.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    return t
+
+
+def pairs(t):
+    """Pairs of texts, cut to limits as transformers cuts them."""
+    out = []
+    for i, limit in enumerate([0, 0, 16, 9, 8, 7, 5, 4, 3, 64, 65, 30, 31, 32]):
+        a, b = TEXTS[i * 3 % len(TEXTS)], TEXTS[(i * 5 + 1) % len(TEXTS)]
+        if limit:
+            t.enable_truncation(limit)
+        e, one = t.encode(a, b), t.encode(a)
+        out.append({"first": a, "second": b, "limit": limit, "ids": e.ids, "types": e.type_ids, "single": one.ids})
+        t.no_truncation()
+    return out
+
+
 def main(out):
     golden = {}
-    for name, c in CONFIGS.items():
-        t = build(c)
+    for name, c in (CONFIGS | BERT).items():
+        t = build_bert(c) if name in BERT else build(c)
         text = json.loads(t.to_str())
         (out / f"{name}.json").write_text(json.dumps(text, ensure_ascii=False, separators=(",", ":")) + "\n")
         rng = random.Random(name)
@@ -127,6 +163,8 @@ def main(out):
             "encode": [{"text": s, "ids": t.encode(s, add_special_tokens=False).ids, "special": t.encode(s).ids} for s in TEXTS],
             "decode": [{"ids": ids, "text": t.decode(ids, skip_special_tokens=False), "plain": t.decode(ids)} for ids in loose],
         }
+        if name in BERT:
+            golden[name]["pairs"] = pairs(t)
     (out / "golden.json").write_text(json.dumps(golden, separators=(",", ":")) + "\n")
 
 

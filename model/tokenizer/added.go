@@ -85,8 +85,9 @@ func (m matcher) at(text string, i int) (addedToken, bool) {
 	return addedToken{}, false
 }
 
+// wordRune is Unicode's word character (UTS 18, annex C), as the reference has it.
 func wordRune(r rune) bool {
-	return r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r)
+	return unicode.In(r, unicode.L, unicode.Nl, unicode.M, unicode.Nd, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
 }
 
 func endsWithWord(s string) bool {

@@ -23,6 +23,8 @@ type file struct {
 		ByteFallback bool              `json:"byte_fallback"`
 		Dropout      *float64          `json:"dropout"`
 		Prefix       string            `json:"continuing_subword_prefix"`
+		Unknown      string            `json:"unk_token"`
+		MaxChars     *int              `json:"max_input_chars_per_word"`
 		Suffix       string            `json:"end_of_word_suffix"`
 	} `json:"model"`
 }
@@ -37,44 +39,65 @@ func Parse(b []byte) (*Tokenizer, error) {
 		return nil, err
 	}
 	m := &f.Model
-	switch {
-	case m.Type != "BPE" && m.Type != "":
-		return nil, fmt.Errorf("model %q is not supported: only BPE is", m.Type)
-	case m.ByteFallback:
-		return nil, errors.New("byte_fallback is not supported: only byte-level tokenizers are")
-	case m.Dropout != nil && *m.Dropout != 0:
-		return nil, errors.New("dropout is not supported: encoding would be random")
-	case m.Prefix != "" || m.Suffix != "":
-		return nil, errors.New("continuing_subword_prefix and end_of_word_suffix are not supported")
-	}
-	split, byteLevel, err := splitters(f.PreTokenizer)
-	if err != nil {
-		return nil, err
-	}
-	if !byteLevel {
-		return nil, errors.New("pre_tokenizer has no ByteLevel: only byte-level tokenizers are supported")
-	}
-	if err := checkDecoder(f.Decoder); err != nil {
-		return nil, err
-	}
-	normalise, err := normaliser(f.Normalizer)
-	if err != nil {
-		return nil, err
-	}
 	t := &Tokenizer{
-		vocab: m.Vocab, split: split, normalise: normalise, ignoreMerges: m.IgnoreMerges,
+		vocab: m.Vocab, ignoreMerges: m.IgnoreMerges,
 		special: make(map[int]bool), added: make(map[string]int), words: make(map[string][]int),
+	}
+	var err error
+	if t.normalise, err = normaliser(f.Normalizer); err != nil {
+		return nil, err
+	}
+	var byteLevel bool
+	if t.split, byteLevel, err = splitters(f.PreTokenizer); err != nil {
+		return nil, err
+	}
+	switch m.Type {
+	case "BPE", "":
+		if err := checkByteLevel(&f, byteLevel); err != nil {
+			return nil, err
+		}
+	case "WordPiece":
+		if byteLevel || len(t.split) == 0 {
+			return nil, errors.New("pre_tokenizer: WordPiece wants words, such as those of BertPreTokenizer")
+		}
+		if err := t.readWordPiece(&f); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, fmt.Errorf("model %q is not supported: only BPE and WordPiece are", m.Type)
 	}
 	if err := t.readVocab(f.AddedTokens); err != nil {
 		return nil, err
 	}
-	if err := t.readMerges(m.Merges); err != nil {
-		return nil, err
+	if t.wordPiece == nil {
+		if err := t.readBytes(); err != nil {
+			return nil, err
+		}
+		if err := t.readMerges(m.Merges); err != nil {
+			return nil, err
+		}
 	}
+	t.single = []slot{{}}
 	if err := t.readPostProcessor(f.PostProcessor); err != nil {
 		return nil, err
 	}
 	return t, nil
+}
+
+// checkByteLevel refuses what a byte-level BPE cannot be.
+func checkByteLevel(f *file, byteLevel bool) error {
+	m := &f.Model
+	switch {
+	case m.ByteFallback:
+		return errors.New("byte_fallback is not supported: only byte-level tokenizers are")
+	case m.Dropout != nil && *m.Dropout != 0:
+		return errors.New("dropout is not supported: encoding would be random")
+	case m.Prefix != "" || m.Suffix != "":
+		return errors.New("continuing_subword_prefix and end_of_word_suffix are not supported")
+	case !byteLevel:
+		return errors.New("pre_tokenizer has no ByteLevel: only byte-level tokenizers are supported")
+	}
+	return checkDecoder(f.Decoder)
 }
 
 func (t *Tokenizer) readVocab(added []addedToken) error {
@@ -85,7 +108,10 @@ func (t *Tokenizer) readVocab(added []addedToken) error {
 		for len(t.tokens) <= id {
 			t.tokens, t.bytes = append(t.tokens, ""), append(t.bytes, nil)
 		}
-		t.tokens[id], t.bytes[id] = token, unspell(token)
+		t.tokens[id], t.bytes[id] = token, []byte(token)
+		if t.wordPiece == nil {
+			t.bytes[id] = unspell(token)
+		}
 		return nil
 	}
 	for token, id := range t.vocab {
@@ -114,6 +140,11 @@ func (t *Tokenizer) readVocab(added []addedToken) error {
 		}
 	}
 	t.raw, t.cooked = newMatcher(before), newMatcher(after)
+	return nil
+}
+
+// readBytes finds the tokens of single bytes.
+func (t *Tokenizer) readBytes() error {
 	for b := range 256 {
 		id, ok := t.vocab[string(byteRune[b])]
 		if !ok {
@@ -145,58 +176,6 @@ func (t *Tokenizer) readMerges(merges []json.RawMessage) error {
 			return fmt.Errorf("merge %d, of %q and %q: the vocabulary lacks a part or the whole", rank, two[0], two[1])
 		}
 		t.merges[pair{left, right}] = merge{rank, id}
-	}
-	return nil
-}
-
-func (t *Tokenizer) readPostProcessor(raw json.RawMessage) error {
-	var p struct {
-		Type       string            `json:"type"`
-		Processors []json.RawMessage `json:"processors"`
-		Single     []map[string]struct {
-			ID string `json:"id"`
-		} `json:"single"`
-		SpecialTokens map[string]struct {
-			IDs []int `json:"ids"`
-		} `json:"special_tokens"`
-	}
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil
-	}
-	if err := json.Unmarshal(raw, &p); err != nil {
-		return fmt.Errorf("reading post_processor: %w", err)
-	}
-	switch p.Type {
-	case "ByteLevel": // trims offsets only
-	case "Sequence":
-		for _, inner := range p.Processors {
-			if err := t.readPostProcessor(inner); err != nil {
-				return err
-			}
-		}
-	case "TemplateProcessing":
-		var before, after []int
-		into := &before
-		for _, part := range p.Single {
-			if _, ok := part["Sequence"]; ok {
-				into = &after
-				continue
-			}
-			name := part["SpecialToken"].ID
-			s, ok := p.SpecialTokens[name]
-			if !ok {
-				return fmt.Errorf("post_processor names the token %q but gives it no ids", name)
-			}
-			for _, id := range s.IDs {
-				if id < 0 || id >= len(t.tokens) {
-					return fmt.Errorf("post_processor gives %q the id %d, which is no token", name, id)
-				}
-			}
-			*into = append(*into, s.IDs...)
-		}
-		t.before, t.after = append(before, t.before...), append(t.after, after...)
-	default:
-		return fmt.Errorf("post_processor %q is not supported", p.Type)
 	}
 	return nil
 }
@@ -233,14 +212,22 @@ func normaliser(raw json.RawMessage) (func(string) string, error) {
 		return nil, fmt.Errorf("reading normalizer: %w", err)
 	}
 	switch n.Type {
+	case "BertNormalizer":
+		n := bertNormaliser{CleanText: true, Chinese: true, Lowercase: true}
+		if err := json.Unmarshal(raw, &n); err != nil {
+			return nil, fmt.Errorf("reading normalizer: %w", err)
+		}
+		return n.apply, nil
+	case "Lowercase":
+		return lower, nil
 	case "NFC":
-		return norm.NFC.String, nil
+		return normalForm(norm.NFC), nil
 	case "NFD":
-		return norm.NFD.String, nil
+		return normalForm(norm.NFD), nil
 	case "NFKC":
-		return norm.NFKC.String, nil
+		return normalForm(norm.NFKC), nil
 	case "NFKD":
-		return norm.NFKD.String, nil
+		return normalForm(norm.NFKD), nil
 	case "Sequence":
 		var all []func(string) string
 		for _, inner := range n.Normalizers {

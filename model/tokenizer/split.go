@@ -53,6 +53,8 @@ func splitters(raw json.RawMessage) (out []splitter, byteLevel bool, err error) 
 			out, byteLevel = append(out, s...), last
 		}
 		return out, byteLevel, nil
+	case "BertPreTokenizer":
+		return []splitter{bertWords}, false, nil
 	case "ByteLevel":
 		if p.AddPrefixSpace {
 			out = append(out, prefixSpace)

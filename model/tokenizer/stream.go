@@ -8,6 +8,7 @@ type Stream struct {
 	t    *Tokenizer
 	skip bool
 	held []byte // the beginning of a character whose end has not come
+	some bool   // whether a token came
 }
 
 // Stream begins to decode a sequence; with skipSpecial control tokens are left out.
@@ -17,6 +18,14 @@ func (t *Tokenizer) Stream(skipSpecial bool) *Stream { return &Stream{t: t, skip
 func (s *Stream) Push(id int) string {
 	if s.skip && s.t.special[id] {
 		return ""
+	}
+	if w := s.t.wordPiece; w != nil {
+		if id < 0 || id >= len(s.t.tokens) || s.t.bytes[id] == nil {
+			return ""
+		}
+		first := !s.some
+		s.some = true
+		return w.word(s.t.tokens[id], first)
 	}
 	s.held = append(s.held, s.t.Bytes(id)...)
 	out, rest := lossy(s.held, false)

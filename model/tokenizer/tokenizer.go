@@ -1,13 +1,13 @@
-// Package tokenizer turns text into token ids and back, for the byte-level BPE
-// tokenizers that a Hugging Face tokenizer.json describes: those of GPT-2, Qwen2,
-// Llama 3, DeepSeek-V3 and their descendants, with any Split pattern.
+// Package tokenizer turns text into token ids and back, for tokenizers that a
+// Hugging Face tokenizer.json describes: byte-level BPE as of GPT-2, Qwen2, Llama 3,
+// DeepSeek-V3 and their descendants, with any Split pattern, and BERT's WordPiece.
 //
 // A Tokenizer is immutable but for a cache of words and is safe for concurrent
 // use; a Stream, which decodes one answer token by token, is not. A tokenizer.json
 // with a part that is not supported is refused by name rather than run almost right.
 //
-// It does not truncate, pad, train, pair sequences or know chat templates, and
-// SentencePiece models without byte level are refused.
+// It does not pad, train or know chat templates, and SentencePiece models without
+// byte level are refused.
 package tokenizer
 
 import (
@@ -30,12 +30,13 @@ type Tokenizer struct {
 	cooked    matcher // and after
 	normalise func(string) string
 	split     []splitter
-	before    []int // ids the post-processor puts around a sequence
-	after     []int
+	single    []slot // what the post-processor puts around a text
+	pair      []slot // and around two; nil: nothing is said
 
 	byteID       [256]int
 	merges       map[pair]merge
 	ignoreMerges bool
+	wordPiece    *wordPiece // nil: byte-level BPE
 
 	mu    sync.RWMutex
 	words map[string][]int // guarded by mu
@@ -76,8 +77,8 @@ func (t *Tokenizer) ID(token string) (int, bool) {
 // Special reports whether id is a control token, which plain text leaves out.
 func (t *Tokenizer) Special(id int) bool { return t.special[id] }
 
-// Bytes is what id stands for, alone perhaps not UTF-8; nil for an id that is
-// no token. The caller must not change it.
+// Bytes is what id stands for, of WordPiece as it is spelled in the file, alone perhaps not UTF-8;
+// nil for an id that is no token. The caller must not change it.
 func (t *Tokenizer) Bytes(id int) []byte {
 	if id < 0 || id >= len(t.bytes) {
 		return nil
@@ -89,10 +90,10 @@ func (t *Tokenizer) Bytes(id int) []byte {
 // U+FFFD. With special set the ids that the model expects around a sequence,
 // such as the beginning-of-text token, are added.
 func (t *Tokenizer) Encode(text string, special bool) []int {
-	var ids []int
 	if special {
-		ids = append(ids, t.before...)
+		return fill(t.single, t.Encode(text, false)).IDs
 	}
+	var ids []int
 	if !utf8.ValidString(text) {
 		text, _ = lossy([]byte(text), true)
 	}
@@ -109,9 +110,6 @@ func (t *Tokenizer) Encode(text string, special bool) []int {
 			ids = t.encodePiece(ids, piece)
 		})
 	})
-	if special {
-		ids = append(ids, t.after...)
-	}
 	return ids
 }
 
@@ -140,7 +138,12 @@ func (t *Tokenizer) encodeWord(ids []int, word string) []int {
 	if ok {
 		return append(ids, known...)
 	}
-	found := t.bpe(word)
+	var found []int
+	if t.wordPiece != nil {
+		found = t.pieces(word)
+	} else {
+		found = t.bpe(word)
+	}
 	if len(word) <= cacheWordBytes {
 		t.mu.Lock()
 		if len(t.words) < cacheWords {

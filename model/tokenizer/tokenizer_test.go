@@ -20,6 +20,11 @@ type goldens map[string]struct {
 		IDs         []int
 		Text, Plain string
 	}
+	Pairs []struct {
+		First, Second      string
+		Limit              int
+		IDs, Types, Single []int
+	}
 }
 
 func load(t testing.TB, name string) *Tokenizer {
@@ -44,7 +49,7 @@ func TestGolden(t *testing.T) {
 	if err := json.Unmarshal(b, &g); err != nil {
 		t.Fatal(err)
 	}
-	if len(g) < 7 {
+	if len(g) < 10 {
 		t.Fatalf("only %d tokenizers", len(g))
 	}
 	for name, want := range g {
@@ -66,6 +71,15 @@ func TestGolden(t *testing.T) {
 				}
 				if got := tok.Decode(c.IDs, true); got != c.Plain {
 					t.Errorf("Decode(%v) without special = %q, want %q", c.IDs, got, c.Plain)
+				}
+			}
+			for _, c := range want.Pairs {
+				got, err := tok.Pair(c.First, c.Second, c.Limit)
+				if err != nil || !slices.Equal(got.IDs, c.IDs) || !slices.Equal(got.Types, c.Types) {
+					t.Errorf("Pair(%q, %q, %d) = %v, %v, want %v %v", c.First, c.Second, c.Limit, got, err, c.IDs, c.Types)
+				}
+				if got := tok.Single(c.First, c.Limit); !slices.Equal(got.IDs, c.Single) || len(got.Types) != len(got.IDs) {
+					t.Errorf("Single(%q, %d) = %v, want %v", c.First, c.Limit, got, c.Single)
 				}
 			}
 		})
@@ -106,13 +120,21 @@ func FuzzParse(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b)
+	if b, err = os.ReadFile(filepath.Join("testdata", "bert.json")); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
 	f.Add([]byte(`{"model":{"type":"BPE","vocab":{"a":0},"merges":["a a"]},"pre_tokenizer":{"type":"ByteLevel"},"decoder":{"type":"ByteLevel"}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		tok, err := Parse(b)
 		if err != nil {
 			return
 		}
-		for _, id := range tok.Encode("any text 12", true) {
+		ids := tok.Encode("any text 12", true)
+		if pair, err := tok.Pair("any text", "12", 7); err == nil {
+			ids = append(ids, pair.IDs...)
+		}
+		for _, id := range ids {
 			if id < 0 || id >= tok.Size() {
 				t.Errorf("encoded to %d of %d", id, tok.Size())
 			}
@@ -166,6 +188,30 @@ func TestParseRefusals(t *testing.T) {
 		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, tt.want)
 		}
+	}
+	read, err = os.ReadFile(filepath.Join("testdata", "bert.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good = string(read)
+	for name, tt := range map[string]struct{ old, new, want string }{
+		"unknown token": {`"unk_token":"[UNK]"`, `"unk_token":"<unk>"`, "unk_token"},
+		"no words":      {`"pre_tokenizer":{"type":"BertPreTokenizer"}`, `"pre_tokenizer":null`, "pre_tokenizer"},
+		"prefix":        {`"decoder":{"type":"WordPiece","prefix":"##"`, `"decoder":{"type":"WordPiece","prefix":"@@"`, "decoder"},
+		"template":      {`{"Sequence":{"id":"A"`, `{"Sequence":{"id":"B"`, "has a second"},
+		"no such token": {`"ids":[2]`, `"ids":[99999]`, "which is no token"},
+	} {
+		text := strings.Replace(good, tt.old, tt.new, 1)
+		if text == good {
+			t.Errorf("%s: nothing to replace", name)
+			continue
+		}
+		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want one with %q", name, err, tt.want)
+		}
+	}
+	if _, err := load(t, "gpt2").Pair("a", "b", 0); err == nil {
+		t.Error("a pair without a template is taken")
 	}
 	if _, err := Load(t.TempDir()); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
 		t.Errorf("loading nothing: %v", err)
