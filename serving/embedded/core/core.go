@@ -67,7 +67,7 @@ type Core struct {
 	coming   map[Key]int    // blocks that running sequences will compute, by how many
 	adapters map[string]int // running sequences by adapter
 	stats    Stats
-	tokens   []int // backs Row.Tokens of one batch
+	tokens   []int // copies of one step, for Row.Tokens
 	events   []BlockEvent
 }
 
@@ -93,6 +93,9 @@ func New(l Limits) (*Core, error) {
 	return c, nil
 }
 
+// usualAnswer is how many tokens room is made for at once.
+const usualAnswer = 512
+
 // Limits are the effective ones.
 func (c *Core) Limits() Limits { return c.limits }
 
@@ -116,7 +119,11 @@ func (c *Core) Add(now time.Duration, r *Sequence) error {
 	r.state, r.arrived = stateWaiting, now
 	size := c.limits.BlockSize
 	key := c.limits.Hash.Root(r.Salt, r.Adapter)
-	r.chain = slices.Grow(r.chain, len(r.Prompt)/size)
+	// Room for a usual answer, so that its tokens allocate nothing.
+	usual := min(r.Max, usualAnswer)
+	r.output = slices.Grow(r.output, usual)
+	r.blocks = slices.Grow(r.blocks, c.blocksFor(len(r.Prompt)+usual))
+	r.chain = slices.Grow(r.chain, c.blocksFor(len(r.Prompt)+usual))
 	for end := size; end <= len(r.Prompt); end += size {
 		key = c.limits.Hash.Next(key, r.Prompt[end-size:end])
 		r.chain = append(r.chain, key)
@@ -178,7 +185,7 @@ func (c *Core) end(s *Sequence) {
 		return
 	}
 	c.pool.release(s.blocks)
-	s.blocks = nil
+	s.blocks = s.blocks[:0]
 }
 
 // leave takes back what a running sequence was promised and has promised.
@@ -218,7 +225,7 @@ func (c *Core) Release(id uint64) {
 	delete(c.held, id)
 	c.stats.HeldBlocks -= len(s.blocks)
 	c.pool.release(s.blocks)
-	s.blocks = nil
+	s.blocks = s.blocks[:0]
 }
 
 // Reset empties the prefix cache. It does nothing and returns false while blocks
@@ -422,16 +429,27 @@ func (c *Core) schedule(b *Batch, s *Sequence) {
 		}
 		s.blocks = append(s.blocks, c.pool.take())
 	}
-	first := len(c.tokens)
-	for i := range n {
-		c.tokens = append(c.tokens, s.At(s.computed+i))
-	}
 	b.Rows = append(b.Rows, Row{
-		Seq: s, Start: s.computed, Tokens: c.tokens[first:len(c.tokens):len(c.tokens)], Blocks: s.blocks,
+		Seq: s, Start: s.computed, Tokens: c.span(s, s.computed, n), Blocks: s.blocks,
 		Sample: s.computed+n == s.Len() && s.Max > 0,
 		Import: s.Import != nil && s.computed > s.kept*size, ImportFrom: s.kept * size,
 	})
 	b.Tokens += n
+}
+
+// span is n tokens of s: where they lie or, over the end of the prompt, a copy that
+// lasts until the next step.
+func (c *Core) span(s *Sequence, from, n int) []int {
+	prompt := len(s.Prompt)
+	switch {
+	case from >= prompt:
+		return s.output[from-prompt : from-prompt+n : from-prompt+n]
+	case from+n <= prompt:
+		return s.Prompt[from : from+n : from+n]
+	}
+	first := len(c.tokens)
+	c.tokens = append(append(c.tokens, s.Prompt[from:]...), s.output[:from+n-prompt]...)
+	return c.tokens[first:len(c.tokens):len(c.tokens)]
 }
 
 // Commit takes the results of b, one Token a row, and calls emit once for each
@@ -506,32 +524,17 @@ func (c *Core) keep(s *Sequence) {
 			if n == 0 {
 				from = c.limits.Hash.Root(s.Salt, s.Adapter)
 			}
-			s.chain = append(s.chain, c.limits.Hash.Next(from, s.span(n*size, size)))
+			s.chain = append(s.chain, c.limits.Hash.Next(from, c.span(s, n*size, size)))
 		}
 		if n < s.promised {
 			c.arrive(s.chain[n])
 		}
 		if c.pool.keep(s.blocks[n], s.chain[n]) && c.limits.Record {
 			c.events = append(c.events, BlockEvent{
-				Kind: BlockStored, Key: s.chain[n], Parent: parent, Tokens: slices.Clone(s.span(n*size, size)), Adapter: s.Adapter, Salt: s.Salt,
+				Kind: BlockStored, Key: s.chain[n], Parent: parent, Tokens: slices.Clone(c.span(s, n*size, size)), Adapter: s.Adapter, Salt: s.Salt,
 			})
 		}
 	}
-}
-
-// span is a copy of some tokens, or a part of the sequence's own.
-func (s *Sequence) span(from, n int) []int {
-	if from+n <= len(s.Prompt) {
-		return s.Prompt[from : from+n]
-	}
-	if from >= len(s.Prompt) {
-		return s.output[from-len(s.Prompt) : from-len(s.Prompt)+n]
-	}
-	out := make([]int, n)
-	for i := range out {
-		out[i] = s.At(from + i)
-	}
-	return out
 }
 
 // Stats gives the counters.

@@ -4,37 +4,49 @@ import "time"
 
 // Sequence is one prompt and what is generated for it. The exported fields are
 // set before Add and not changed after.
+//
+// What every step looks at stands first: with thousands of sequences in a process,
+// the cache lines that they take are what a step costs.
 type Sequence struct {
-	ID       uint64
+	state state
+	Score bool // give the log probabilities of the prompt's tokens
+	// Hold keeps the blocks after the end, for another engine to fetch, until Release.
+	Hold     bool
+	computed int // tokens whose keys and values are in blocks
+	highest  int // what computed once was, before a preemption
+	kept     int // blocks that are in the cache, or were found there
+	Max      int // tokens to generate at most; 0 only scores the prompt
+	output   []int
 	Prompt   []int
-	Salt     string // sequences of different salts share no cached block
-	Adapter  string // the LoRA adapter to compute with; empty: none
-	Priority int    // the lower goes first; equals by arrival
-	Max      int    // tokens to generate at most; 0 only scores the prompt
-	Stop     []int  // ids that end it, once Sampling.Min is reached
-	Score    bool   // give the log probabilities of the prompt's tokens
-	Sampling Sampling
+	blocks   []int32
 	Guide    Guide // restricts the answer; nil: free
-
+	Stop     []int // ids that end it, once Sampling.Min is reached
 	// Import are keys and values of the first Imported tokens that another engine
 	// computed, in the executor's own form.
 	Import   any
-	Imported int
-	// Hold keeps the blocks after the end, for another engine to fetch, until Release.
-	Hold bool
-
-	output   []int
-	blocks   []int32
 	chain    []Key // of the full blocks that are known
-	kept     int   // blocks that are in the cache, or were found there
-	promised int   // blocks of the chain that others may wait for
-	computed int   // tokens whose keys and values are in blocks
-	highest  int   // what computed once was, before a preemption
-	scored   int   // prompt tokens whose scores were given
-	cached   int   // how many were found at the first admission
+	Sampling Sampling
+
+	ID       uint64
+	Salt     string // sequences of different salts share no cached block
+	Adapter  string // the LoRA adapter to compute with; empty: none
+	Priority int    // the lower goes first; equals by arrival
+	Imported int
+
+	promised int // blocks of the chain that others may wait for
+	scored   int // prompt tokens whose scores were given
+	cached   int // how many were found at the first admission
 	arrived  time.Duration
 	admitted time.Duration
-	state    state
+}
+
+// Reset empties a sequence that is done, so that it and its buffers can be used for
+// another.
+func (s *Sequence) Reset() {
+	if s.state == stateWaiting || s.state == stateRunning {
+		panic("core: resetting a sequence that is under way")
+	}
+	*s = Sequence{output: s.output[:0], blocks: s.blocks[:0], chain: s.chain[:0]}
 }
 
 type state uint8
@@ -54,7 +66,7 @@ type Guide interface {
 	Accept(id int)
 }
 
-// Output is what has been generated so far; it is valid until the next Commit.
+// Output is what has been generated so far; it is valid until the next Commit or Reset.
 func (s *Sequence) Output() []int { return s.output }
 
 // Cached is the number of prompt tokens that the cache held or that were imported.
