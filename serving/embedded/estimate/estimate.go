@@ -155,29 +155,42 @@ func (e *Executor) Step(ctx context.Context, b *core.Batch, out []core.Token) (t
 	if e.o.RealTime {
 		begun = time.Now()
 	}
-	var w roofline.Work
-	for i := range b.Rows {
-		r := &b.Rows[i]
-		// A row of one token reads the cache as decoding does, whether the token
-		// was generated or is the rest of a prompt.
-		if n := len(r.Tokens); n == 1 {
-			e.roof.Decode(&w, r.Start+1)
-		} else {
-			e.roof.Prefill(&w, r.Start, n)
-		}
-		if s := r.Seq; s.Sampling.Top >= 0 || s.Guide != nil || s.Score || len(s.Stop) > 0 {
-			e.token(r, &out[i])
-			continue
-		}
-		out[i] = core.Token{ID: e.draw(r)}
-	}
-	took := time.Duration(e.roof.Step(w).Seconds * float64(time.Second))
+	took := e.Time(b)
+	e.Fill(b, out)
 	if e.o.RealTime {
 		if err := wait(ctx, took-time.Since(begun)); err != nil {
 			return 0, err
 		}
 	}
 	return took, nil
+}
+
+// Time is how long a step takes, the first half of Step. A driver of many replicas
+// fills their tokens in when a step ends, into one buffer for all.
+func (e *Executor) Time(b *core.Batch) time.Duration {
+	var w roofline.Work
+	for i := range b.Rows {
+		// A row of one token reads the cache as decoding does, whether the token
+		// was generated or is the rest of a prompt.
+		if r := &b.Rows[i]; len(r.Tokens) == 1 {
+			e.roof.Decode(&w, r.Start+1)
+		} else {
+			e.roof.Prefill(&w, r.Start, len(r.Tokens))
+		}
+	}
+	return time.Duration(e.roof.Step(w).Seconds * float64(time.Second))
+}
+
+// Fill makes the tokens of a step up, the second half of Step.
+func (e *Executor) Fill(b *core.Batch, out []core.Token) {
+	for i := range b.Rows {
+		r := &b.Rows[i]
+		if s := r.Seq; s.Sampling.Top >= 0 || s.Guide != nil || s.Score || len(s.Stop) > 0 {
+			e.token(r, &out[i])
+			continue
+		}
+		out[i] = core.Token{ID: e.draw(r)}
+	}
 }
 
 func wait(ctx context.Context, d time.Duration) error {
