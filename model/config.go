@@ -63,6 +63,14 @@ func (o object) num(keys ...string) int {
 	return 0
 }
 
+func (o object) ints(key string) []int {
+	var v []int
+	if json.Unmarshal(o[key], &v) != nil || len(v) == 0 {
+		return nil
+	}
+	return v
+}
+
 // ids reads a token id that may be one number or a list.
 func (o object) ids(key string) []int {
 	var many []int
@@ -122,7 +130,7 @@ func (o object) rope() Rope {
 
 // Quantisation is the summary of config.json's quantization_config. Method is
 // "compressed-tensors", "fp8", "gptq", …; Groups is in order of name and only
-// compressed-tensors has it.
+// compressed-tensors has it. Block and Activations are those of "fp8".
 type Quantisation struct {
 	Method string       `json:"method"`
 	Format string       `json:"format,omitempty"`
@@ -130,6 +138,9 @@ type Quantisation struct {
 	Groups []QuantGroup `json:"groups,omitempty"`
 	Status string       `json:"status,omitempty"`
 	KV     *QuantArgs   `json:"kv,omitempty"`
+
+	Block       []int  `json:"block,omitempty"`       // rows and columns to a scale; nil: one a matrix
+	Activations string `json:"activations,omitempty"` // dynamic, static
 }
 
 // QuantGroup says how the modules that Targets matches are quantised.
@@ -195,6 +206,11 @@ func parseQuantisation(outer, inner object) (*Quantisation, error) {
 		return nil, fmt.Errorf("reading quantization_config: %w", err)
 	}
 	q := &Quantisation{Method: c.str("quant_method"), Format: c.str("format"), Ignore: c.strs("ignore"), Status: c.str("quantization_status")}
+	if q.Method == "fp8" {
+		q.Activations = c.str("activation_scheme")
+		q.Block = c.ints("weight_block_size")
+		q.Ignore = append(c.strs("modules_to_not_convert"), c.strs("ignored_layers")...)
+	}
 	if err := readInto(c, "kv_cache_scheme", &q.KV); err != nil {
 		return nil, err
 	}
@@ -230,12 +246,8 @@ func readInto(o object, key string, into **QuantArgs) error {
 	// dynamic is true, false or "local"; only the last is not a bool, and it is dynamic.
 	var local string
 	dynamic := a.flag("dynamic", false) || (json.Unmarshal(a["dynamic"], &local) == nil && local != "")
-	block := []int{}
-	if json.Unmarshal(a["block_structure"], &block) != nil || len(block) == 0 {
-		block = nil
-	}
 	*into = &QuantArgs{
-		Bits: a.num("num_bits"), Type: a.str("type"), Strategy: a.str("strategy"), GroupSize: a.num("group_size"), Block: block,
+		Bits: a.num("num_bits"), Type: a.str("type"), Strategy: a.str("strategy"), GroupSize: a.num("group_size"), Block: a.ints("block_structure"),
 		Symmetric: a.flag("symmetric", true), Dynamic: dynamic, ActOrder: a.str("actorder"),
 	}
 	return nil

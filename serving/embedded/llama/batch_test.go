@@ -121,33 +121,31 @@ func randomModel(seed uint64) (model.Shape, *weights) {
 	}
 	rng := rand.New(rand.NewPCG(seed, 0))
 	fill := func(n int, std float64) []float32 {
-		f := aligned(n)
+		f := make([]float32, n)
 		for i := range f {
 			f[i] = float32(rng.NormFloat64() * std)
 		}
 		return f
 	}
 	ones := func(n int) []float32 {
-		f := aligned(n)
+		f := make([]float32, n)
 		for i := range f {
 			f[i] = 1
 		}
 		return f
 	}
-	w := &weights{embed: fill(s.Vocab*s.Hidden, 1), norm: ones(s.Hidden), layers: make([]layer, s.Layers)}
-	w.head = linear{in: s.Hidden, out: s.Vocab, w: w.embed}
-	matrix := func(out int) linear { return linear{in: 256, out: out, w: fill(out*256, 0.0625)} }
+	full := func(out int, std float64) matrix {
+		m := newMatrix(storeBF16, s.Hidden, out)
+		for i, v := range fill(out*s.Hidden, std) {
+			m.half[i], _ = bf16(float64(v))
+		}
+		return m
+	}
+	w := &weights{embed: full(s.Vocab, 1), norm: ones(s.Hidden), layers: make([]layer, s.Layers)}
+	w.head = linear{matrix: w.embed}
+	matrix := func(out int) linear { return linear{matrix: full(out, 0.0625)} }
 	for i := range w.layers {
 		w.layers[i] = layer{attnNorm: ones(256), mlpNorm: ones(256), qkv: matrix(384), out: matrix(256), gateUp: matrix(512), down: matrix(256)}
 	}
 	return s, w
-}
-
-func TestExp32(t *testing.T) {
-	for x := float32(-90); x < 88; x += 0.0137 {
-		got, want := float64(exp32(x)), expOf(x)
-		if d := got - want; d > want*3e-7+1e-37 || -d > want*3e-7+1e-37 {
-			t.Fatalf("exp32(%g) = %g, want %g", x, got, want)
-		}
-	}
 }

@@ -1,28 +1,10 @@
 package llama
 
 import (
-	"math"
 	"testing"
 
 	"llmops/serving/embedded/core"
 )
-
-func expOf(x float32) float64 { return math.Exp(float64(x)) }
-
-func BenchmarkMultiply(b *testing.B) {
-	const rows, n, k = 128, 512, 256
-	x, w, y := aligned(rows*k), aligned(n*k), aligned(rows*n)
-	for i := range x {
-		x[i] = float32(i%13) - 6
-	}
-	for i := range w {
-		w[i] = float32(i%11) - 5
-	}
-	for b.Loop() {
-		multiply(1, y, x, w, rows, n, k)
-	}
-	b.ReportMetric(2*rows*n*k*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-}
 
 // BenchmarkPrefill computes prompts of 128 tokens one after the other.
 func BenchmarkPrefill(b *testing.B) {

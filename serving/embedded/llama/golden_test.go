@@ -30,7 +30,7 @@ func newEngine(t testing.TB, dir string, l core.Limits, threads int) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := loadWeights(dir, shape)
+	e, err := Load(dir, shape, Options{Tokens: l.Tokens, Length: shape.MaxPositions, Blocks: l.Blocks, Threads: threads})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func newEngine(t testing.TB, dir string, l core.Limits, threads int) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &engine{core: c, exec: newExecutor(shape, w, Options{Tokens: l.Tokens, Length: shape.MaxPositions, Blocks: l.Blocks, Threads: threads})}
+	return &engine{core: c, exec: e}
 }
 
 // run adds the sequences and steps until all have ended. It returns the generated

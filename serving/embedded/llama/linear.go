@@ -2,107 +2,59 @@ package llama
 
 import (
 	"math"
-	"sync"
-	"unsafe"
-
-	"gonum.org/v1/gonum/blas"
-	"gonum.org/v1/gonum/blas/gonum"
 
 	"llmops/model/safetensors"
 )
 
-// aligned allocates n floats from a 16-byte boundary. The dot product of the
-// library peels unaligned elements off first, so that its sum would depend on
-// where a row happens to lie.
-func aligned(n int) []float32 {
-	b := make([]float32, n+3)
-	off := 0
-	for uintptr(unsafe.Pointer(&b[off]))%16 != 0 {
-		off++
-	}
-	return b[off : off+n : off+n]
-}
+// rounding is what is done to activations before they meet quantised weights.
+type rounding uint8
 
-// lanes is what every row length is a multiple of, so that all rows are aligned.
-const lanes = 4
+const (
+	roundNone  rounding = iota
+	fp8Token            // E4M3, one scale a token
+	fp8Group            // E4M3, one scale for each group of a token's columns
+	fp8Static           // E4M3, the scale of the checkpoint
+	int8Token           // int8, one scale a token
+	int8Static          // int8, the scale of the checkpoint
+)
 
-// Tiles keep the library's path fixed: from four blocks of 64 on it would start
-// goroutines and cut the sums in pieces. Below, each element is one dot product
-// over the whole row, whatever else is in the batch.
-const tileRows, tileCols = 64, 128
-
-var kernel gonum.Implementation
-
-// multiply sets y = x · wᵀ, with x of rows × k, w of n × k and y of rows × n.
-func multiply(threads int, y, x, w []float32, rows, n, k int) {
-	span := func(from, to int) {
-		for j := from; j < to; j += tileCols {
-			cols := min(tileCols, to-j)
-			for i := 0; i < rows; i += tileRows {
-				r := min(tileRows, rows-i)
-				kernel.Sgemm(blas.NoTrans, blas.Trans, r, cols, k, 1, x[i*k:], k, w[j*k:], k, 0, y[i*n+j:], n)
-			}
-		}
-	}
-	parallel(threads, n, tileCols, span)
-}
-
-// parallel runs span over [0, n) in pieces that are multiples of unit.
-func parallel(threads, n, unit int, span func(from, to int)) {
-	pieces := min(threads, (n+unit-1)/unit)
-	if pieces < 2 {
-		span(0, n)
-		return
-	}
-	step := (n + pieces - 1) / pieces
-	step = (step + unit - 1) / unit * unit
-	var wg sync.WaitGroup
-	for from := 0; from < n; from += step {
-		wg.Go(func() { span(from, min(from+step, n)) })
-	}
-	wg.Wait()
-}
-
-// linear is a matrix as it is multiplied with: f32 values, for fp8 the values of
-// its codes with the scales beside them.
+// linear is a matrix with what belongs to it.
 type linear struct {
-	in, out int
-	w       []float32
-	scale   []float32 // of each output; nil: none
-	bias    []float32 // nil: none
-	// dynamic quantises each token's activations to E4M3 first, with the scale
-	// amax/448, so that both factors of every product are fp8 values.
-	dynamic bool
+	matrix
+	scale  []float32 // of each output; nil: none
+	bias   []float32 // nil: none
+	round  rounding
+	input  float32 // the static scale
+	blocks int     // columns to a group of fp8Group
 }
 
 // apply sets y to the product for rows of x; tmp has room for x.
-func (l *linear) apply(threads int, y, x, tmp []float32, rows int) {
-	if !l.dynamic {
-		multiply(threads, y, x, l.w, rows, l.out, l.in)
-		l.finish(y, rows, nil)
-		return
+func (l *linear) apply(p *pool, y, x, tmp []float32, rows int) {
+	var scales []float32
+	if l.round != roundNone {
+		scales = make([]float32, rows)
+		for i := range rows {
+			scales[i] = l.quantise(tmp[i*l.in:(i+1)*l.in], x[i*l.in:(i+1)*l.in])
+		}
+		x = tmp
 	}
-	scales := make([]float32, rows)
-	for i := range rows {
-		scales[i] = quantiseRow(tmp[i*l.in:(i+1)*l.in], x[i*l.in:(i+1)*l.in])
-	}
-	multiply(threads, y, tmp, l.w, rows, l.out, l.in)
-	l.finish(y, rows, scales)
-}
-
-func (l *linear) finish(y []float32, rows int, scales []float32) {
-	if l.scale == nil && l.bias == nil {
+	p.multiply(y, x, &l.matrix, rows)
+	if l.scale == nil && l.bias == nil && scales == nil {
 		return
 	}
 	for i := range rows {
-		row := y[i*l.out : (i+1)*l.out]
-		if l.scale != nil {
-			s := float32(1)
-			if scales != nil {
-				s = scales[i]
+		row, s := y[i*l.out:(i+1)*l.out], float32(1)
+		if scales != nil {
+			s = scales[i]
+		}
+		switch {
+		case l.scale != nil:
+			for j, v := range l.scale[:len(row)] {
+				row[j] *= s * v
 			}
+		case s != 1:
 			for j := range row {
-				row[j] *= s * l.scale[j]
+				row[j] *= s
 			}
 		}
 		for j, b := range l.bias {
@@ -111,23 +63,81 @@ func (l *linear) finish(y []float32, rows int, scales []float32) {
 	}
 }
 
-// quantiseRow rounds x to E4M3 values in dst and returns the scale they are to be
-// multiplied with.
-func quantiseRow(dst, x []float32) float32 {
-	var amax float32
-	for _, v := range x {
-		amax = max(amax, float32(math.Abs(float64(v))))
+// quantise rounds x into dst and returns the scale the product is to be multiplied
+// with.
+func (l *linear) quantise(dst, x []float32) float32 {
+	switch l.round {
+	case fp8Token:
+		s := scaleE4M3(x)
+		roundE4M3(dst, x, s)
+		return s
+	case fp8Group:
+		for from := 0; from < len(x); from += l.blocks {
+			to := min(from+l.blocks, len(x))
+			s := scaleE4M3(x[from:to])
+			roundE4M3(dst[from:to], x[from:to], s)
+			for i := from; i < to; i++ {
+				dst[i] *= s
+			}
+		}
+		return 1
+	case fp8Static:
+		roundE4M3(dst, x, l.input)
+	case int8Static:
+		roundInt8(dst, x, l.input)
+	case int8Token:
+		s := largest(x) / 127
+		if s == 0 {
+			s = 1
+		}
+		roundInt8(dst, x, s)
+		return s
 	}
+	return l.input
+}
+
+func largest(x []float32) float32 {
+	var a uint32
+	for _, v := range x {
+		a = max(a, math.Float32bits(v)&^(1<<31)) // magnitudes are ordered like their bits
+	}
+	return math.Float32frombits(a)
+}
+
+// scaleE4M3 is amax/448, but at least vLLM's smallest scale, which keeps a row of
+// near zeros from overflowing.
+func scaleE4M3(x []float32) float32 {
+	const smallest = 1 / (safetensors.MaxE4M3 * 512.0)
+	amax := largest(x)
 	if amax == 0 {
-		clear(dst)
 		return 1
 	}
-	// vLLM's smallest scale, which keeps a row of near zeros from overflowing.
-	const smallest = 1 / (safetensors.MaxE4M3 * 512.0)
-	scale := max(amax/safetensors.MaxE4M3, smallest)
+	return max(amax/safetensors.MaxE4M3, smallest)
+}
+
+// roundE4M3 sets dst to the E4M3 values next to x/scale, ties to even.
+func roundE4M3(dst, x []float32, scale float32) {
 	for i, v := range x {
-		q := max(-safetensors.MaxE4M3, min(v/scale, safetensors.MaxE4M3))
-		dst[i] = safetensors.FromE4M3(safetensors.ToE4M3(q))
+		bits := math.Float32bits(v / scale)
+		sign, bits := bits&(1<<31), bits&^(1<<31)
+		switch {
+		case bits > 0x43e00000 && bits <= 0x7f800000: // over 448
+			bits = 0x43e00000
+		case bits < 0x3c800000: // under 2⁻⁶: adding 2¹⁴ rounds to a multiple of 2⁻⁹
+			const magic = 1 << 14
+			bits = math.Float32bits(math.Float32frombits(bits) + magic - magic)
+		case bits < 0x7f800000:
+			bits = (bits + 0x7ffff + bits>>20&1) &^ 0xfffff
+		}
+		dst[i] = math.Float32frombits(bits | sign)
 	}
-	return scale
+}
+
+func roundInt8(dst, x []float32, scale float32) {
+	const magic = 0x1.8p23 // adding it rounds to an integer
+	for i, v := range x {
+		q := max(-128, min(v/scale, 127))
+		q += magic
+		dst[i] = q - magic
+	}
 }

@@ -1,5 +1,7 @@
 // Package llama computes the Llama family on the CPU in float32: the executor of
-// package core for checkpoints in bf16, f16, f32, compressed-tensors fp8 and int4.
+// package core for checkpoints in bf16, f16, f32, fp8 (compressed-tensors and the
+// fine-grained one) and compressed-tensors int8 and int4. Weights stay in memory as
+// they are stored; the cache is float32, bf16 or fp8.
 //
 // Each row of a product, and each query of the attention, is computed the same way
 // whatever else is in the batch, so that a sequence's tokens depend on its own
@@ -16,6 +18,7 @@ import (
 
 	"llmops/model"
 	"llmops/serving/embedded/core"
+	"llmops/serving/embedded/llama/kernel"
 )
 
 // Options size an Executor.
@@ -24,14 +27,16 @@ type Options struct {
 	Length  int // of a sequence
 	Blocks  int // of core.BlockSize tokens
 	Threads int
+	KV      string // KVFloat32, KVBF16, KVFP8; empty: KVFP8 for a checkpoint with a kv_cache_scheme, else KVFloat32
 }
 
 // Executor computes one model.
 type Executor struct {
 	shape   model.Shape
 	weights *weights
-	threads int
+	pool    *pool
 	cache   []layerCache
+	kv      string    // what the cache is
 	cos     []float32 // position × half a head
 	sin     []float32
 
@@ -42,31 +47,28 @@ type Executor struct {
 	scratch                 []attention // one a thread
 }
 
-// layerCache holds keys and values by block, then KV head, then token.
-type layerCache struct{ k, v []float32 }
-
 // Load reads the checkpoint in dir, whose config.json says s. An error names the
 // file and the tensor.
 func Load(dir string, s model.Shape, o Options) (*Executor, error) {
-	w, err := loadWeights(dir, s)
+	w, kv, err := loadWeights(dir, s, o.KV)
 	if err != nil {
 		return nil, err
 	}
+	o.KV = kv
 	return newExecutor(s, w, o), nil
 }
 
 func newExecutor(s model.Shape, w *weights, o Options) *Executor {
-	m := &Executor{shape: s, weights: w, threads: o.Threads, tokens: o.Tokens}
-	maxTokens, blocks := o.Tokens, o.Blocks
+	m := &Executor{shape: s, weights: w, pool: newPool(o.Threads, max(s.Hidden, s.Heads*s.HeadDim, s.Intermediate)), tokens: o.Tokens, kv: o.KV}
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
-	m.x, m.norm = aligned(maxTokens*s.Hidden), aligned(maxTokens*s.Hidden)
-	m.qkv, m.attn = aligned(maxTokens*(q+2*kv)), aligned(maxTokens*q)
-	m.mlp = aligned(maxTokens * 2 * s.Intermediate)
-	m.tmp = aligned(maxTokens * max(s.Hidden, q, s.Intermediate))
-	m.logits = aligned(min(maxTokens, tileRows) * s.Vocab)
+	floats := func(n int) []float32 { return make([]float32, o.Tokens*n) }
+	m.x, m.norm, m.qkv, m.attn, m.mlp = floats(s.Hidden), floats(s.Hidden), floats(q+2*kv), floats(q), floats(2*s.Intermediate)
+	m.tmp = floats(max(s.Hidden, q, s.Intermediate))
+	m.logits = make([]float32, min(o.Tokens, tileRows)*s.Vocab)
 	m.cache = make([]layerCache, s.Layers)
 	for i := range m.cache {
-		m.cache[i] = layerCache{aligned(blocks * core.BlockSize * kv), aligned(blocks * core.BlockSize * kv)}
+		l, n := &w.layers[i], o.Blocks*core.BlockSize*kv
+		m.cache[i] = layerCache{newCache(o.KV, n, s.HeadDim, l.kScale), newCache(o.KV, n, s.HeadDim, l.vScale)}
 	}
 	m.scratch = make([]attention, o.Threads)
 	for i := range m.scratch {
@@ -75,6 +77,9 @@ func newExecutor(s model.Shape, w *weights, o Options) *Executor {
 	m.cos, m.sin = rotations(s, o.Length)
 	return m
 }
+
+// tileRows is how many tokens' logits are in memory at a time.
+const tileRows = 64
 
 // errNotFinite is what a computation gives that overflowed.
 var errNotFinite = errors.New("logits are not finite")
@@ -95,20 +100,20 @@ func (m *Executor) forward(b *core.Batch) {
 	at := 0
 	for _, r := range b.Rows {
 		for _, t := range r.Tokens {
-			copy(m.x[at*s.Hidden:(at+1)*s.Hidden], w.embed[t*s.Hidden:])
+			w.embed.widen(m.x[at*s.Hidden:(at+1)*s.Hidden], t)
 			at++
 		}
 	}
 	for i := range w.layers {
 		l := &w.layers[i]
 		m.rmsRows(m.norm, m.x, l.attnNorm, n)
-		l.qkv.apply(m.threads, m.qkv, m.norm, m.tmp, n)
+		l.qkv.apply(m.pool, m.qkv, m.norm, m.tmp, n)
 		m.attend(b, i)
-		l.out.apply(m.threads, m.norm, m.attn, m.tmp, n)
+		l.out.apply(m.pool, m.norm, m.attn, m.tmp, n)
 		add(m.x[:n*s.Hidden], m.norm)
 		m.rmsRows(m.norm, m.x, l.mlpNorm, n)
-		l.gateUp.apply(m.threads, m.mlp, m.norm, m.tmp, n)
-		l.down.apply(m.threads, m.norm, m.gate(n), m.tmp, n)
+		l.gateUp.apply(m.pool, m.mlp, m.norm, m.tmp, n)
+		l.down.apply(m.pool, m.norm, m.gate(n), m.tmp, n)
 		add(m.x[:n*s.Hidden], m.norm)
 	}
 }
@@ -150,10 +155,7 @@ func (m *Executor) gate(rows int) []float32 {
 	for i := range rows {
 		both := m.mlp[i*2*wide : (i+1)*2*wide]
 		to := m.mlp[i*wide : (i+1)*wide]
-		for j := range wide {
-			g := both[j]
-			to[j] = g / (1 + exp32(-g)) * both[wide+j]
-		}
+		kernel.SiLU(to, both[:wide], both[wide:])
 	}
 	return m.mlp[:rows*wide]
 }
@@ -200,7 +202,7 @@ func (m *Executor) results(b *core.Batch, out []core.Token) error {
 
 func (m *Executor) logitsOf(x []float32, rows int) {
 	m.rmsRows(m.norm, x, m.weights.norm, rows)
-	m.weights.head.apply(m.threads, m.logits, m.norm, m.tmp, rows)
+	m.weights.head.apply(m.pool, m.logits, m.norm, m.tmp, rows)
 }
 
 func (m *Executor) result(r core.Row, token int, logits []float32, out *core.Token) error {

@@ -1,8 +1,10 @@
 package llama
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"math"
@@ -111,100 +113,151 @@ func bf16(v float64) (bits uint16, rounded float64) {
 	return uint16(b >> 16), float64(math.Float32frombits(b &^ 0xffff))
 }
 
-const wholeRow = 1 << 30
-
 func isLinear(name string) bool {
 	return strings.HasSuffix(name, "_proj.weight")
 }
 
-// fp8 quantises every linear matrix by channel, or with one scale, and returns the
-// weights that the codes stand for.
-func (c checkpoint) fp8(t *testing.T, perTensor bool) (dequantised map[string][]float64) {
+// recipe says how a test quantises the linear matrices: blocks of rows × cols share
+// a scale; 0 is all of them.
+type recipe struct {
+	code       string // e4m3, int8, packed8, packed4
+	rows, cols int
+	static     bool   // with scales of the activations
+	scale      string // name of the scales; default weight_scale
+}
+
+var (
+	fp8Channel = recipe{code: "e4m3", rows: 1}
+	int4Group  = recipe{code: "packed4", rows: 1, cols: 16}
+)
+
+// inputScales are static ones. q, k and v, and gate and up, are computed with the
+// largest among them.
+var inputScales = map[string]float64{"q_proj": 0.005, "k_proj": 0.0075, "v_proj": 0.01, "o_proj": 0.00625, "gate_proj": 0.0125, "up_proj": 0.01, "down_proj": 0.025}
+
+func staticScale(module string) float64 {
+	switch name := module[strings.LastIndexByte(module, '.')+1:]; name {
+	case "q_proj", "k_proj", "v_proj":
+		return inputScales["v_proj"]
+	case "gate_proj", "up_proj":
+		return inputScales["gate_proj"]
+	default:
+		return inputScales[name]
+	}
+}
+
+// quantise replaces every linear matrix and returns the weights that the codes
+// stand for.
+func (c checkpoint) quantise(t *testing.T, q recipe) (dequantised map[string][]float64) {
 	dequantised = make(map[string][]float64)
 	for name, e := range maps.Clone(c) {
 		w := e.floats(t)
+		dequantised[name] = w
 		if !isLinear(name) {
-			dequantised[name] = w
 			continue
 		}
 		out, in := int(e.shape[0]), int(e.shape[1])
-		codes, scales := make([]byte, len(w)), []byte{}
-		rows := in
-		if perTensor {
-			rows = len(w)
-		}
-		for from := 0; from < len(w); from += rows {
+		rows, cols := cmp.Or(q.rows, out), cmp.Or(q.cols, in)
+		across, down := (in+cols-1)/cols, (out+rows-1)/rows
+		module := strings.TrimSuffix(name, "weight")
+		codes, words := make([]byte, len(w)), make([]uint32, len(w)/8)
+		var scales []byte
+		for block := range across * down {
+			top, left := block/across*rows, block%across*cols
+			var at []int
 			var amax float64
-			for _, v := range w[from : from+rows] {
-				amax = max(amax, math.Abs(v))
+			for i := top; i < min(top+rows, out); i++ {
+				for j := left; j < min(left+cols, in); j++ {
+					at = append(at, i*in+j)
+					amax = max(amax, math.Abs(w[i*in+j]))
+				}
 			}
-			bits, scale := bf16(amax / safetensors.MaxE4M3)
+			largest := map[string]float64{"e4m3": safetensors.MaxE4M3, "int8": 127.5, "packed8": 127.5, "packed4": 7.5}[q.code]
+			bits, scale := bf16(amax / largest)
 			scales = binary.LittleEndian.AppendUint16(scales, bits)
-			for i := from; i < from+rows; i++ {
-				codes[i] = safetensors.ToE4M3(float32(max(-safetensors.MaxE4M3, min(w[i]/scale, safetensors.MaxE4M3))))
-				w[i] = float64(safetensors.FromE4M3(codes[i])) * scale
+			for _, i := range at {
+				v := w[i] / scale
+				switch q.code {
+				case "e4m3":
+					codes[i] = safetensors.ToE4M3(float32(max(-safetensors.MaxE4M3, min(v, safetensors.MaxE4M3))))
+					v = float64(safetensors.FromE4M3(codes[i]))
+				case "int8", "packed8":
+					v = max(-128, min(math.RoundToEven(v), 127))
+					codes[i] = byte(int8(v))
+					if q.code == "packed8" {
+						codes[i] += 128
+					}
+				case "packed4":
+					v = max(-8, min(math.RoundToEven(v), 7))
+					words[i/8] |= uint32(v+8) << (4 * (i % 8))
+				}
+				w[i] = v * scale
 			}
 		}
-		dequantised[name] = w
-		shape := []int64{int64(out), 1}
-		if perTensor {
-			shape = []int64{1}
+		switch q.code {
+		case "e4m3":
+			c[name] = tensor{safetensors.F8E4M3, e.shape, codes}
+		case "int8":
+			c[name] = tensor{safetensors.I8, e.shape, codes}
+		default:
+			if q.code == "packed4" {
+				codes = nil
+				for _, word := range words {
+					codes = binary.LittleEndian.AppendUint32(codes, word)
+				}
+			}
+			delete(c, name)
+			c[module+"weight_packed"] = tensor{safetensors.I32, []int64{int64(out), int64(len(codes) / out / 4)}, codes}
+			c[module+"weight_shape"] = tensor{safetensors.I64, []int64{2}, binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(out)), uint64(in))}
 		}
-		c[name] = tensor{safetensors.F8E4M3, e.shape, codes}
-		c[strings.TrimSuffix(name, "weight")+"weight_scale"] = tensor{safetensors.BF16, shape, scales}
+		shape := []int64{int64(down), int64(across)}
+		if across*down == 1 {
+			shape = shape[:1]
+		}
+		c[module+cmp.Or(q.scale, "weight_scale")] = tensor{safetensors.BF16, shape, scales}
+		if q.static {
+			bits := math.Float32bits(float32(inputScales[strings.TrimSuffix(module[strings.LastIndexByte(strings.TrimSuffix(module, "."), '.')+1:], ".")]))
+			c[module+"input_scale"] = tensor{safetensors.F32, []int64{1}, binary.LittleEndian.AppendUint32(nil, bits)}
+		}
 	}
 	return dequantised
 }
 
-// int4 packs every linear matrix with one scale for each group columns; wholeRow is
-// one a row, 0 one for the matrix.
-func (c checkpoint) int4(t *testing.T, group int) (dequantised map[string][]float64) {
-	dequantised = make(map[string][]float64)
-	for name, e := range maps.Clone(c) {
-		w := e.floats(t)
-		if !isLinear(name) {
-			dequantised[name] = w
-			continue
-		}
-		out, in := int(e.shape[0]), int(e.shape[1])
-		each, shape := min(group, in), []int64{int64(out), 1}
-		if group == 0 {
-			each, shape = len(w), []int64{1}
-		} else {
-			shape[1] = int64(in / each)
-		}
-		var scales []byte
-		words := make([]uint32, out*((in+7)/8))
-		for from := 0; from < len(w); from += each {
-			var amax float64
-			for _, v := range w[from : from+each] {
-				amax = max(amax, math.Abs(v))
+// addCacheScales gives every layer scales of keys and values.
+func (c checkpoint) addCacheScales(layers int, heads bool) {
+	for l := range layers {
+		for i, name := range []string{"k_scale", "v_scale"} {
+			shape, bits := []int64{1}, []byte{}
+			for h := range 2 {
+				b, _ := bf16(cacheScale(l, i, h, heads))
+				bits = binary.LittleEndian.AppendUint16(bits, b)
 			}
-			bits, scale := bf16(amax / 7.5)
-			scales = binary.LittleEndian.AppendUint16(scales, bits)
-			for i := from; i < from+each; i++ {
-				q := max(-8, min(math.RoundToEven(w[i]/scale), 7))
-				w[i] = q * scale
-				words[i/in*((in+7)/8)+i%in/8] |= uint32(q+8) << (4 * (i % in % 8))
+			if heads {
+				shape = []int64{2, 1, 1}
+			} else {
+				bits = bits[:2]
 			}
+			c[fmt.Sprintf("model.layers.%d.self_attn.%s", l, name)] = tensor{safetensors.BF16, shape, bits}
 		}
-		packed := []byte{}
-		for _, word := range words {
-			packed = binary.LittleEndian.AppendUint32(packed, word)
-		}
-		dequantised[name] = w
-		delete(c, name)
-		module := strings.TrimSuffix(name, "weight")
-		c[module+"weight_packed"] = tensor{safetensors.I32, []int64{int64(out), int64((in + 7) / 8)}, packed}
-		c[module+"weight_scale"] = tensor{safetensors.BF16, shape, scales}
-		c[module+"weight_shape"] = tensor{safetensors.I64, []int64{2}, binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(out)), uint64(in))}
 	}
-	return dequantised
+}
+
+func cacheScale(layer, kind, head int, heads bool) float64 {
+	if !heads {
+		head = 0
+	}
+	return 0.03125 * float64(1+layer+2*kind+4*head)
+}
+
+// rounder changes what the oracle computes with.
+type rounder struct {
+	input func(module string, v []float64) // of a linear matrix, in place; nil: nothing
+	cache func(layer, kind, head int, v []float64)
 }
 
 // oracle computes the logits after ids the slow way: float64, no cache, one loop a
-// formula. quantised modules round their input to E4M3 by token.
-func oracle(s model.Shape, w map[string][]float64, ids []int, quantised bool) []float64 {
+// formula.
+func oracle(s model.Shape, w map[string][]float64, ids []int, r rounder) []float64 {
 	h, d := s.Hidden, s.HeadDim
 	group := s.Heads / s.KVHeads
 	x := make([][]float64, len(ids))
@@ -222,17 +275,10 @@ func oracle(s model.Shape, w map[string][]float64, ids []int, quantised bool) []
 		}
 		return out
 	}
-	product := func(name string, v []float64, quantised bool) []float64 {
-		if quantised {
-			var amax float64
-			for _, a := range v {
-				amax = max(amax, math.Abs(a))
-			}
-			scale := amax / safetensors.MaxE4M3
+	product := func(name string, v []float64) []float64 {
+		if r.input != nil && isLinear(name+".weight") {
 			v = slices.Clone(v)
-			for i, a := range v {
-				v[i] = float64(safetensors.FromE4M3(safetensors.ToE4M3(float32(a/scale)))) * scale
-			}
+			r.input(name, v)
 		}
 		m := w[name+".weight"]
 		out := make([]float64, len(m)/len(v))
@@ -258,11 +304,17 @@ func oracle(s model.Shape, w map[string][]float64, ids []int, quantised bool) []
 		var ks, vs [][]float64
 		for pos := range x {
 			in := norm(x[pos], w[prefix+"input_layernorm.weight"])
-			q := product(prefix+"self_attn.q_proj", in, quantised)
-			k := product(prefix+"self_attn.k_proj", in, quantised)
-			ks, vs = append(ks, k), append(vs, product(prefix+"self_attn.v_proj", in, quantised))
+			q := product(prefix+"self_attn.q_proj", in)
+			k := product(prefix+"self_attn.k_proj", in)
+			ks, vs = append(ks, k), append(vs, product(prefix+"self_attn.v_proj", in))
 			rotate(q, pos)
 			rotate(k, pos)
+			if r.cache != nil {
+				for h := range s.KVHeads {
+					r.cache(l, 0, h, k[h*d:(h+1)*d])
+					r.cache(l, 1, h, vs[pos][h*d:(h+1)*d])
+				}
+			}
 			attn := make([]float64, len(q))
 			for head := range s.Heads {
 				kv := head / group * d
@@ -282,20 +334,20 @@ func oracle(s model.Shape, w map[string][]float64, ids []int, quantised bool) []
 					}
 				}
 			}
-			for i, v := range product(prefix+"self_attn.o_proj", attn, quantised) {
+			for i, v := range product(prefix+"self_attn.o_proj", attn) {
 				x[pos][i] += v
 			}
 			in = norm(x[pos], w[prefix+"post_attention_layernorm.weight"])
-			gate, up := product(prefix+"mlp.gate_proj", in, quantised), product(prefix+"mlp.up_proj", in, quantised)
+			gate, up := product(prefix+"mlp.gate_proj", in), product(prefix+"mlp.up_proj", in)
 			for i, g := range gate {
 				up[i] *= g / (1 + math.Exp(-g))
 			}
-			for i, v := range product(prefix+"mlp.down_proj", up, quantised) {
+			for i, v := range product(prefix+"mlp.down_proj", up) {
 				x[pos][i] += v
 			}
 		}
 	}
-	return product("lm_head", norm(x[len(x)-1], w["model.norm.weight"]), false)
+	return product("lm_head", norm(x[len(x)-1], w["model.norm.weight"]))
 }
 
 func config(weights, activations, format string) string {
@@ -303,63 +355,149 @@ func config(weights, activations, format string) string {
 		"config_groups":{"group_0":{"targets":["Linear"],"weights":` + weights + `,"input_activations":` + activations + `,"output_activations":null}}}`
 }
 
-const (
-	fp8Weights   = `{"num_bits":8,"type":"float","strategy":"channel","symmetric":true,"dynamic":false}`
-	fp8Tensor    = `{"num_bits":8,"type":"float","strategy":"tensor","symmetric":true,"dynamic":false}`
-	fp8Tokens    = `{"num_bits":8,"type":"float","strategy":"token","symmetric":true,"dynamic":true}`
-	int4Groups   = `{"num_bits":4,"type":"int","strategy":"group","group_size":16,"symmetric":true,"dynamic":false}`
-	int4Channels = `{"num_bits":4,"type":"int","strategy":"channel","symmetric":true,"dynamic":false}`
-	int4Tensor   = `{"num_bits":4,"type":"int","strategy":"tensor","symmetric":true,"dynamic":false}`
+func args(bits int, kind, strategy string, dynamic bool) string {
+	return fmt.Sprintf(`{"num_bits":%d,"type":%q,"strategy":%q,"symmetric":true,"dynamic":%t,"group_size":16,"block_structure":[24,32]}`, bits, kind, strategy, dynamic)
+}
+
+var (
+	fp8Weights = args(8, "float", "channel", false)
+	fp8Tokens  = args(8, "float", "token", true)
+	fp8Tensor  = args(8, "float", "tensor", false)
+	int4Groups = args(4, "int", "group", false)
 )
 
+// Roundings of activations, as engines do them, in float64.
+func toE4M3(v []float64, scale float64) {
+	for i, a := range v {
+		v[i] = float64(safetensors.FromE4M3(safetensors.ToE4M3(float32(max(-safetensors.MaxE4M3, min(a/scale, safetensors.MaxE4M3)))))) * scale
+	}
+}
+
+func toInt8(v []float64, scale float64) {
+	for i, a := range v {
+		v[i] = max(-128, min(math.RoundToEven(a/scale), 127)) * scale
+	}
+}
+
+func amax(v []float64) float64 {
+	var most float64
+	for _, a := range v {
+		most = max(most, math.Abs(a))
+	}
+	return most
+}
+
 func TestQuantisedCheckpointsEqualAnOracle(t *testing.T) {
-	ids := make([]int, 45)
-	for i := range ids {
-		ids[i] = (i*53 + 5) % 320
+	e4m3 := func(_ string, v []float64) { toE4M3(v, amax(v)/safetensors.MaxE4M3) }
+	e4m3Static := func(m string, v []float64) { toE4M3(v, staticScale(m)) }
+	e4m3Blocks := func(_ string, v []float64) {
+		for i := 0; i < len(v); i += 32 {
+			part := v[i:min(i+32, len(v))]
+			toE4M3(part, amax(part)/safetensors.MaxE4M3)
+		}
+	}
+	eight := func(_ string, v []float64) { toInt8(v, amax(v)/127) }
+	fp8Cache := func(heads bool) func(l, kind, h int, v []float64) {
+		return func(l, kind, h int, v []float64) { toE4M3(v, cacheScale(l, kind, h, heads)) }
+	}
+	cacheOnly := func(scheme string) string {
+		return `{"quant_method":"compressed-tensors","quantization_status":"compressed","kv_cache_scheme":` + scheme + `}`
 	}
 	for name, tt := range map[string]struct {
-		quantise    func(checkpoint) map[string][]float64
-		config      string
-		activations bool
+		recipe recipe
+		config string
+		round  func(string, []float64)
+		kv     string
+		cache  func(l, kind, h int, v []float64)
+		heads  bool
 	}{
-		"bf16":             {func(c checkpoint) map[string][]float64 { return c.plain(t) }, "", false},
-		"fp8 channel":      {func(c checkpoint) map[string][]float64 { return c.fp8(t, false) }, config(fp8Weights, fp8Tokens, "float-quantized"), true},
-		"fp8 tensor":       {func(c checkpoint) map[string][]float64 { return c.fp8(t, true) }, config(fp8Tensor, fp8Tokens, "float-quantized"), true},
-		"fp8 weights only": {func(c checkpoint) map[string][]float64 { return c.fp8(t, false) }, config(fp8Weights, "null", "naive-quantized"), false},
-		"int4 group":       {func(c checkpoint) map[string][]float64 { return c.int4(t, 16) }, config(int4Groups, "null", "pack-quantized"), false},
-		"int4 channel":     {func(c checkpoint) map[string][]float64 { return c.int4(t, wholeRow) }, config(int4Channels, "null", "pack-quantized"), false},
-		"int4 tensor":      {func(c checkpoint) map[string][]float64 { return c.int4(t, 0) }, config(int4Tensor, "null", "pack-quantized"), false},
+		"bf16":                {},
+		"fp8 channel":         {recipe: fp8Channel, config: config(fp8Weights, fp8Tokens, "float-quantized"), round: e4m3},
+		"fp8 tensor":          {recipe: recipe{code: "e4m3"}, config: config(fp8Tensor, fp8Tokens, "float-quantized"), round: e4m3},
+		"fp8 static":          {recipe: recipe{code: "e4m3", static: true}, config: config(fp8Tensor, fp8Tensor, "float-quantized"), round: e4m3Static},
+		"fp8 channel, static": {recipe: recipe{code: "e4m3", rows: 1, static: true}, config: config(fp8Weights, fp8Tensor, "float-quantized"), round: e4m3Static},
+		"fp8 block":           {recipe: recipe{code: "e4m3", rows: 24, cols: 32}, config: config(args(8, "float", "block", false), args(8, "float", "group", true), "float-quantized"), round: e4m3Blocks},
+		"fp8 block, weights":  {recipe: recipe{code: "e4m3", rows: 24, cols: 32}, config: config(args(8, "float", "block", false), "null", "naive-quantized")},
+		"fp8 weights only":    {recipe: fp8Channel, config: config(fp8Weights, "null", "naive-quantized")},
+		"fp8 fine-grained": {recipe: recipe{code: "e4m3", rows: 24, cols: 32, scale: "weight_scale_inv"}, round: e4m3Blocks,
+			config: `{"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","weight_block_size":[24,32]}`},
+		"fp8 method, static":  {recipe: recipe{code: "e4m3", static: true}, round: e4m3Static, config: `{"quant_method":"fp8","activation_scheme":"static","ignored_layers":["lm_head"]}`},
+		"int8 dynamic":        {recipe: recipe{code: "int8", rows: 1}, config: config(args(8, "int", "channel", false), args(8, "int", "token", true), "int-quantized"), round: eight},
+		"int8 static":         {recipe: recipe{code: "int8", rows: 1, static: true}, config: config(args(8, "int", "channel", false), args(8, "int", "tensor", false), "int-quantized"), round: func(m string, v []float64) { toInt8(v, staticScale(m)) }},
+		"int8 weights":        {recipe: recipe{code: "int8", rows: 1}, config: config(args(8, "int", "channel", false), "null", "int-quantized")},
+		"int8 weights, naive": {recipe: recipe{code: "int8"}, config: config(args(8, "int", "tensor", false), "null", "naive-quantized")},
+		"int8 group":          {recipe: recipe{code: "int8", rows: 1, cols: 16}, config: config(args(8, "int", "group", false), "null", "int-quantized")},
+		"int8 packed":         {recipe: recipe{code: "packed8", rows: 1}, config: config(args(8, "int", "channel", false), "null", "pack-quantized")},
+		"int8 packed group":   {recipe: recipe{code: "packed8", rows: 1, cols: 16}, config: config(args(8, "int", "group", false), "null", "pack-quantized")},
+		"int4 group":          {recipe: int4Group, config: config(int4Groups, "null", "pack-quantized")},
+		"int4 channel":        {recipe: recipe{code: "packed4", rows: 1}, config: config(args(4, "int", "channel", false), "null", "pack-quantized")},
+		"int4 tensor":         {recipe: recipe{code: "packed4"}, config: config(args(4, "int", "tensor", false), "null", "pack-quantized")},
+		"bf16 cache": {kv: KVBF16, cache: func(_, _, _ int, v []float64) {
+			for i := range v {
+				_, v[i] = bf16(v[i])
+			}
+		}},
+		"fp8 cache":         {config: cacheOnly(fp8Tensor), cache: fp8Cache(false)},
+		"fp8 cache by head": {config: cacheOnly(args(8, "float", "attn_head", false)), cache: fp8Cache(true), heads: true},
+		"fp8 cache of 1":    {kv: KVFP8, cache: func(_, _, _ int, v []float64) { toE4M3(v, 1) }},
 	} {
-		dir := copyModel(t, "llama")
-		c := readCheckpoint(t, dir)
-		w := tt.quantise(c)
-		c.write(t, dir, tt.config)
-		e := newEngine(t, dir, core.Limits{Sequences: 1, Tokens: 16, Blocks: 16}, 1)
-		got := e.logits(t, ids)
-		want := oracle(e.exec.shape, w, ids, tt.activations)
-		worst := 0.0
-		for i := range got {
-			worst = max(worst, math.Abs(float64(got[i])-want[i]))
-		}
-		// An activation that falls on the edge between two codes may round either
-		// way, which no tolerance of float32 covers: hence the wider one with fp8.
-		limit := 1e-4
-		if tt.activations {
-			limit = 0.05
-			plain := oracle(e.exec.shape, w, ids, false)
-			far := 0.0
-			for i := range got {
-				far = max(far, math.Abs(plain[i]-want[i]))
+		t.Run(name, func(t *testing.T) {
+			dir := copyModel(t, "llama")
+			c := readCheckpoint(t, dir)
+			var w map[string][]float64
+			if tt.recipe.code == "" {
+				w = c.plain(t)
+			} else {
+				w = c.quantise(t, tt.recipe)
 			}
-			if far < 4*limit {
-				t.Errorf("%s: quantising activations changes logits by %g only, so that this test shows nothing", name, far)
+			if tt.cache != nil && tt.kv == "" {
+				c.addCacheScales(2, tt.heads)
 			}
-		}
-		if worst > limit {
-			t.Errorf("%s: a logit is off by %g", name, worst)
-		}
-		t.Logf("%s: worst %g", name, worst)
+			c.write(t, dir, tt.config)
+			compare(t, dir, w, rounder{tt.round, tt.cache}, tt.kv)
+		})
 	}
+}
+
+// compare loads dir and holds its logits against the oracle's with w.
+func compare(t *testing.T, dir string, w map[string][]float64, r rounder, kv string) {
+	t.Helper()
+	shape, err := model.LoadShape(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec, err := Load(dir, shape, Options{Tokens: 16, Length: 64, Blocks: 16, Threads: 1, KV: kv})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := core.New(core.Limits{Sequences: 1, Tokens: 16, Blocks: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := make([]int, 45)
+	for i := range ids {
+		ids[i] = (i*53 + 5) % shape.Vocab
+	}
+	got := (&engine{core: c, exec: exec}).logits(t, ids)
+	distance := func(a []float64) (worst float64) {
+		for i := range got {
+			worst = max(worst, math.Abs(float64(got[i])-a[i]))
+		}
+		return worst
+	}
+	// What falls on the edge between two codes may round either way, which no
+	// tolerance of float32 covers: hence the wider one where something is rounded.
+	limit, worst := 1e-4, distance(oracle(shape, w, ids, r))
+	if r.input != nil || r.cache != nil {
+		limit = 0.05
+		if far := distance(oracle(shape, w, ids, rounder{})); far < 2*worst || far < 0.01 {
+			t.Errorf("off by %g, and by %g without rounding: this shows nothing", worst, far)
+		}
+	}
+	if worst > limit {
+		t.Errorf("a logit is off by %g", worst)
+	}
+	t.Logf("worst %g", worst)
 }
 
 func (c checkpoint) plain(t *testing.T) map[string][]float64 {
@@ -393,39 +531,67 @@ func TestUnloadableCheckpoints(t *testing.T) {
 			c["model.norm.weight"] = tensor{safetensors.I32, []int64{32}, make([]byte, 128)}
 		}, "", []string{"model.norm.weight", "I32"}},
 		"fp8 without scale": {func(t *testing.T, dir string, c checkpoint) {
-			c.fp8(t, false)
+			c.quantise(t, fp8Channel)
 			delete(c, down+"weight_scale")
 		}, config(fp8Weights, fp8Tokens, "float-quantized"), []string{down + "weight_scale", "is missing"}},
 		"fp8 NaN code": {func(t *testing.T, dir string, c checkpoint) {
-			c.fp8(t, false)
+			c.quantise(t, fp8Channel)
 			c[down+"weight"].data[3] = 0x7f
 		}, config(fp8Weights, fp8Tokens, "float-quantized"), []string{down + "weight", "NaN", "element 3"}},
 		"fp8 zero scale": {func(t *testing.T, dir string, c checkpoint) {
-			c.fp8(t, false)
+			c.quantise(t, fp8Channel)
 			clear(c[down+"weight_scale"].data)
 		}, config(fp8Weights, fp8Tokens, "float-quantized"), []string{down + "weight_scale", "positive"}},
 		"fp8 scale count": {func(t *testing.T, dir string, c checkpoint) {
-			c.fp8(t, false)
+			c.quantise(t, fp8Channel)
 			c[down+"weight_scale"] = tensor{safetensors.BF16, []int64{3, 1}, make([]byte, 6)}
 		}, config(fp8Weights, fp8Tokens, "float-quantized"), []string{"3 scales", "32 or 1"}},
-		"fp8 unannounced": {func(t *testing.T, dir string, c checkpoint) { c.fp8(t, false) }, "", []string{"F8_E4M3", "quantization_config"}},
+		"fp8 unannounced": {func(t *testing.T, dir string, c checkpoint) { c.quantise(t, fp8Channel) }, "", []string{"F8_E4M3", "quantization_config"}},
 		"bf16 announced": {func(t *testing.T, dir string, c checkpoint) {}, config(fp8Weights, fp8Tokens, "float-quantized"),
 			[]string{"model.layers.0.self_attn.q_proj.weight", "BF16"}},
 		"mixed": {func(t *testing.T, dir string, c checkpoint) {
 			q := c["model.layers.0.self_attn.k_proj.weight"]
-			c.fp8(t, false)
+			c.quantise(t, fp8Channel)
 			c["model.layers.0.self_attn.k_proj.weight"] = q
 		}, strings.Replace(config(fp8Weights, fp8Tokens, "float-quantized"), `"lm_head"`, `"lm_head","re:.*k_proj"`, 1), []string{"k_proj", "share a scheme"}},
-		"frozen": {func(t *testing.T, dir string, c checkpoint) { c.fp8(t, false) },
+		"frozen": {func(t *testing.T, dir string, c checkpoint) { c.quantise(t, fp8Channel) },
 			strings.Replace(config(fp8Weights, fp8Tokens, "float-quantized"), `"compressed"`, `"frozen"`, 1), []string{"frozen"}},
-		"static activations": {func(t *testing.T, dir string, c checkpoint) { c.fp8(t, false) },
-			config(fp8Weights, fp8Tensor, "float-quantized"), []string{"activations", "not supported"}},
+		"asymmetric": {func(t *testing.T, dir string, c checkpoint) {},
+			strings.Replace(config(int4Groups, "null", "pack-quantized"), `"symmetric":true`, `"symmetric":false`, 1), []string{"zero points"}},
+		"dynamic by tensor": {func(t *testing.T, dir string, c checkpoint) {},
+			config(fp8Weights, args(8, "float", "tensor", true), "float-quantized"), []string{"activations", "not supported"}},
+		"int4 activations": {func(t *testing.T, dir string, c checkpoint) {},
+			config(int4Groups, args(8, "int", "token", true), "pack-quantized"), []string{"activations", "not supported"}},
+		"int8 beside fp8": {func(t *testing.T, dir string, c checkpoint) {},
+			config(fp8Weights, args(8, "int", "token", true), "float-quantized"), []string{"activations", "not supported"}},
+		"static without scale": {func(t *testing.T, dir string, c checkpoint) {
+			c.quantise(t, recipe{code: "e4m3", static: true})
+			delete(c, down+"input_scale")
+		}, config(fp8Tensor, fp8Tensor, "float-quantized"), []string{down + "input_scale", "is missing"}},
+		"int8 without scale": {func(t *testing.T, dir string, c checkpoint) {
+			c.quantise(t, recipe{code: "int8", rows: 1})
+			delete(c, down+"weight_scale")
+		}, config(args(8, "int", "channel", false), "null", "int-quantized"), []string{down + "weight_scale", "is missing"}},
+		"int8 dtype": {func(t *testing.T, dir string, c checkpoint) { c.quantise(t, fp8Channel) },
+			config(args(8, "int", "channel", false), "null", "int-quantized"), []string{"q_proj.weight", "F8_E4M3", "I8"}},
+		"block without scale": {func(t *testing.T, dir string, c checkpoint) {
+			c.quantise(t, recipe{code: "e4m3", rows: 24, cols: 32})
+		}, `{"quant_method":"fp8","activation_scheme":"dynamic","weight_block_size":[24,32]}`, []string{"q_proj.weight_scale_inv", "is missing"}},
+		"block count": {func(t *testing.T, dir string, c checkpoint) {
+			c.quantise(t, recipe{code: "e4m3", rows: 16, cols: 16})
+		}, config(args(8, "float", "block", false), "null", "naive-quantized"), []string{"scales, want"}},
+		"cache without scale": {func(t *testing.T, dir string, c checkpoint) {
+			c.addCacheScales(2, false)
+			delete(c, "model.layers.1.self_attn.v_scale")
+		}, `{"quant_method":"compressed-tensors","kv_cache_scheme":` + fp8Tensor + `}`, []string{"model.layers.1.self_attn.v_scale", "is missing"}},
+		"cache in int8": {func(t *testing.T, dir string, c checkpoint) {}, `{"quant_method":"compressed-tensors","kv_cache_scheme":` + args(8, "int", "tensor", false) + `}`,
+			[]string{"kv_cache_scheme", "int8"}},
 		"int4 shape": {func(t *testing.T, dir string, c checkpoint) {
-			c.int4(t, 16)
+			c.quantise(t, int4Group)
 			c[down+"weight_shape"].data[0]++
 		}, config(int4Groups, "null", "pack-quantized"), []string{down + "weight_shape", "33"}},
-		"int4 group": {func(t *testing.T, dir string, c checkpoint) { c.int4(t, 16) },
-			config(strings.Replace(int4Groups, ":16", ":20", 1), "null", "pack-quantized"), []string{"groups of 20"}},
+		"int4 group": {func(t *testing.T, dir string, c checkpoint) { c.quantise(t, int4Group) },
+			config(strings.Replace(int4Groups, ":16", ":24", 1), "null", "pack-quantized"), []string{"groups of 24"}},
 		"other method": {func(t *testing.T, dir string, c checkpoint) {}, `{"quant_method":"gptq"}`, []string{"gptq"}},
 		"architecture": {func(t *testing.T, dir string, c checkpoint) {
 			editConfig(t, dir, "architectures", `["GPT2LMHeadModel"]`)
@@ -473,17 +639,32 @@ func TestUnloadableCheckpoints(t *testing.T) {
 	}
 }
 
-func TestQuantiseRow(t *testing.T) {
+func TestRounding(t *testing.T) {
 	dst := make([]float32, 4)
-	if s := quantiseRow(dst, []float32{0, 0, 0, 0}); s != 1 || dst[0] != 0 {
+	token := linear{round: fp8Token}
+	if s := token.quantise(dst, []float32{0, 0, 0, 0}); s != 1 || dst[0] != 0 {
 		t.Errorf("zeros give %v × %g", dst, s)
 	}
 	// amax 896 gives the scale 2; 33 / 2 = 16.5 lies between the codes 16 and 18.
-	if s := quantiseRow(dst, []float32{-896, 33, 1, 0}); s != 2 || !slices.Equal(dst, []float32{-448, 16, 0.5, 0}) {
+	if s := token.quantise(dst, []float32{-896, 33, 1, 0}); s != 2 || !slices.Equal(dst, []float32{-448, 16, 0.5, 0}) {
 		t.Errorf("got %v × %g", dst, s)
 	}
-	if s := quantiseRow(dst, []float32{1e-30, 0, 0, 0}); s <= 0 || math.IsInf(float64(dst[0]), 0) {
+	if s := token.quantise(dst, []float32{1e-30, 0, 0, 0}); s <= 0 || math.IsInf(float64(dst[0]), 0) {
 		t.Errorf("got %v × %g", dst, s)
+	}
+	whole := linear{round: int8Token}
+	if s := whole.quantise(dst, []float32{-127, 2.5, 3.5, 0.4}); s != 1 || !slices.Equal(dst, []float32{-127, 2, 4, 0}) {
+		t.Errorf("got %v × %g", dst, s)
+	}
+	for code := range 256 {
+		v := safetensors.FromE4M3(byte(code))
+		for _, f := range []float32{v, v * 1.0001, v * 0.97, v * 1.04, v + 0x1p-11, v - 0x1p-10} {
+			roundE4M3(dst[:1], []float32{f}, 1)
+			want := safetensors.FromE4M3(safetensors.ToE4M3(max(-448, min(f, 448))))
+			if dst[0] != want && f == f {
+				t.Fatalf("%g rounds to %g, want %g", f, dst[0], want)
+			}
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,12 +9,10 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
-	"strings"
-
-	"github.com/dlclark/regexp2"
 
 	"llmops/model"
 	"llmops/model/safetensors"
+	"llmops/serving/embedded/llama/kernel"
 )
 
 // layer is one block of the decoder.
@@ -22,14 +21,16 @@ type layer struct {
 	qNorm, kNorm      []float32 // of each head; nil: none
 	qkv, out          linear
 	gateUp, down      linear
+	kScale, vScale    []float32 // of a cache in fp8, of each KV head
 }
 
 // weights are all of a checkpoint.
 type weights struct {
-	embed  []float32 // vocab × hidden
-	layers []layer
-	norm   []float32
-	head   linear
+	embed       matrix // vocab × hidden
+	layers      []layer
+	norm        []float32
+	head        linear
+	fingerprint [32]byte
 }
 
 // Check refuses what the executor cannot compute.
@@ -56,12 +57,12 @@ func Check(s model.Shape) error {
 		refuse("%w", err)
 	}
 	for name, n := range map[string]int{"hidden_size": s.Hidden, "intermediate_size": s.Intermediate, "head_dim": s.HeadDim} {
-		if n%lanes != 0 {
-			refuse("%s %d is not a multiple of %d", name, n, lanes)
+		if n%kernel.Lanes != 0 {
+			refuse("%s %d is not a multiple of %d", name, n, kernel.Lanes)
 		}
 	}
-	if s.HeadDim%2 != 0 || s.MaxPositions < 1 || s.Rope.Theta <= 0 {
-		refuse("head_dim %d, max_position_embeddings %d, rope_theta %g: want an even one and two that are positive", s.HeadDim, s.MaxPositions, s.Rope.Theta)
+	if s.MaxPositions < 1 || s.Rope.Theta <= 0 {
+		refuse("max_position_embeddings %d, rope_theta %g: want positive ones", s.MaxPositions, s.Rope.Theta)
 	}
 	return errors.Join(errs...)
 }
@@ -72,31 +73,48 @@ type loader struct {
 	quant *quantPlan
 }
 
-func loadWeights(dir string, s model.Shape) (w *weights, err error) {
+// loadWeights reads a checkpoint. kv is Options.KV; it gives back what the cache
+// then is.
+func loadWeights(dir string, s model.Shape, kv string) (w *weights, _ string, err error) {
 	if err := Check(s); err != nil {
-		return nil, fmt.Errorf("loading %s: %w", filepath.Join(dir, "config.json"), err)
+		return nil, "", fmt.Errorf("loading %s: %w", filepath.Join(dir, "config.json"), err)
 	}
 	plan, err := planQuantisation(s.Quant)
 	if err != nil {
-		return nil, fmt.Errorf("loading %s: %w", filepath.Join(dir, "config.json"), err)
+		return nil, "", fmt.Errorf("loading %s: %w", filepath.Join(dir, "config.json"), err)
+	}
+	if kv == "" {
+		kv = KVFloat32
+		if plan.kv {
+			kv = KVFP8
+		}
+	}
+	if !slices.Contains([]string{KVFloat32, KVBF16, KVFP8}, kv) {
+		return nil, "", fmt.Errorf("a cache in %q: want %s, %s or %s", kv, KVFloat32, KVBF16, KVFP8)
 	}
 	c, err := safetensors.OpenDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	l := &loader{c: c, quant: plan}
 	w, err = l.all(s)
-	if err != nil {
-		return nil, fmt.Errorf("loading %s: %w", dir, err)
+	if err == nil && kv == KVFP8 {
+		err = l.cacheScales(w, s)
 	}
-	return w, nil
+	if err == nil {
+		w.fingerprint, err = l.fingerprint(s)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("loading %s: %w", dir, err)
+	}
+	return w, kv, nil
 }
 
 func (l *loader) all(s model.Shape) (*weights, error) {
 	w := &weights{layers: make([]layer, s.Layers)}
 	var err error
-	if w.embed, err = l.floats("model.embed_tokens.weight", s.Vocab, s.Hidden); err != nil {
+	if w.embed, err = l.plain(s.Hidden, part{"model.embed_tokens", s.Vocab}); err != nil {
 		return nil, err
 	}
 	for i := range w.layers {
@@ -109,7 +127,7 @@ func (l *loader) all(s model.Shape) (*weights, error) {
 	}
 	// A tied checkpoint may still hold a copy of the head; loaders ignore it.
 	if s.Tied {
-		w.head = linear{in: s.Hidden, out: s.Vocab, w: w.embed}
+		w.head = linear{matrix: w.embed}
 		return w, nil
 	}
 	w.head, err = l.linear(false, s.Hidden, part{"lm_head", s.Vocab})
@@ -125,12 +143,6 @@ func (l *loader) layer(to *layer, prefix string, s model.Shape) (err error) {
 	}
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	attn, mlp := prefix+"self_attn.", prefix+"mlp."
-	if to.qkv, err = l.linear(s.AttentionBias, s.Hidden, part{attn + "q_proj", q}, part{attn + "k_proj", kv}, part{attn + "v_proj", kv}); err != nil {
-		return err
-	}
-	if to.out, err = l.linear(s.AttentionBias && s.Family != "qwen2", q, part{attn + "o_proj", s.Hidden}); err != nil {
-		return err
-	}
 	if s.QKNorm {
 		if to.qNorm, err = l.floats(attn+"q_norm.weight", s.HeadDim); err != nil {
 			return err
@@ -138,6 +150,12 @@ func (l *loader) layer(to *layer, prefix string, s model.Shape) (err error) {
 		if to.kNorm, err = l.floats(attn+"k_norm.weight", s.HeadDim); err != nil {
 			return err
 		}
+	}
+	if to.qkv, err = l.linear(s.AttentionBias, s.Hidden, part{attn + "q_proj", q}, part{attn + "k_proj", kv}, part{attn + "v_proj", kv}); err != nil {
+		return err
+	}
+	if to.out, err = l.linear(s.AttentionBias && s.Family != "qwen2", q, part{attn + "o_proj", s.Hidden}); err != nil {
+		return err
 	}
 	if to.gateUp, err = l.linear(s.MLPBias, s.Hidden, part{mlp + "gate_proj", s.Intermediate}, part{mlp + "up_proj", s.Intermediate}); err != nil {
 		return err
@@ -152,134 +170,277 @@ type part struct {
 	out    int
 }
 
-func (l *loader) linear(bias bool, in int, parts ...part) (linear, error) {
-	to := linear{in: in}
-	for _, p := range parts {
-		to.out += p.out
-	}
-	to.w = aligned(to.out * in)
-	at := 0
+func (l *loader) linear(bias bool, in int, parts ...part) (to linear, err error) {
+	var scheme *scheme
 	for i, p := range parts {
-		group, err := l.quant.group(p.module)
+		s, err := l.quant.find(p.module)
 		if err != nil {
 			return linear{}, err
 		}
-		scaled := group != nil && group.Weights.Type == "float"
-		dynamic := scaled && group.Activations != nil
-		if i > 0 && (dynamic != to.dynamic || scaled != (to.scale != nil)) {
+		if i > 0 && s != scheme && (s == nil || scheme == nil || *s != *scheme) {
 			return linear{}, fmt.Errorf("%s and %s are quantised differently: engines compute them as one, so they must share a scheme", parts[0].module, p.module)
 		}
-		to.dynamic = dynamic
-		if scaled && to.scale == nil {
-			to.scale = make([]float32, to.out)
-		}
-		dst := to.w[at*in : (at+p.out)*in]
-		switch {
-		case group == nil:
-			err = l.plain(dst, p.module+".weight", p.out, in)
-		case scaled:
-			err = l.fp8(dst, to.scale[at:at+p.out], p, in)
-		default:
-			err = l.int4(dst, p, in, group.Weights)
-		}
+		scheme = s
+	}
+	if scheme == nil {
+		to.matrix, err = l.plain(in, parts...)
+	} else {
+		to, err = l.quantised(scheme, in, parts)
+	}
+	if err != nil || !bias {
+		return to, err
+	}
+	for _, p := range parts {
+		b, err := l.floats(p.module+".bias", p.out)
 		if err != nil {
 			return linear{}, err
 		}
-		if bias {
-			b, err := l.floats(p.module+".bias", p.out)
-			if err != nil {
-				return linear{}, err
+		to.bias = append(to.bias, b...)
+	}
+	return to, nil
+}
+
+// plain keeps halves as they are if all parts have the same.
+func (l *loader) plain(in int, parts ...part) (matrix, error) {
+	kind, out := storeF32, 0
+	for i, p := range parts {
+		out += p.out
+		t, _ := l.c.Lookup(p.module + ".weight")
+		k := storeF32
+		switch t.DType {
+		case safetensors.BF16:
+			k = storeBF16
+		case safetensors.F16:
+			k = storeF16
+		case safetensors.F8E4M3:
+			return matrix{}, fmt.Errorf("tensor %q is %s, but quantization_config does not say how it is quantised", p.module+".weight", t.DType)
+		}
+		if i == 0 {
+			kind = k
+		} else if k != kind {
+			kind = storeF32
+		}
+	}
+	m, at := newMatrix(kind, in, out), 0
+	for _, p := range parts {
+		n := p.out * in
+		var err error
+		if kind == storeF32 {
+			err = l.read(m.f32[at:at+n], p.module+".weight", p.out, in)
+		} else {
+			err = l.halves(m.half[at:at+n], p.module+".weight", kind, p.out, in)
+		}
+		if err != nil {
+			return matrix{}, err
+		}
+		at += n
+	}
+	return m, nil
+}
+
+// halves keeps 16-bit floats, and refuses what is not finite.
+func (l *loader) halves(dst []uint16, name string, kind storage, shape ...int) error {
+	exponent := uint16(0x7f80)
+	if kind == storeF16 {
+		exponent = 0x7c00
+	}
+	return l.stream(name, shape, func(at int, b []byte) error {
+		for i := range len(b) / 2 {
+			v := binary.LittleEndian.Uint16(b[2*i:])
+			if v&exponent == exponent {
+				var f [1]float32
+				t, _ := l.c.Lookup(name)
+				_, err := safetensors.Floats(f[:], t.DType, b[2*i:2*i+2])
+				return errors.Join(err, l.damaged(name, f[0], at/2+i))
 			}
-			to.bias = append(to.bias, b...)
+			dst[at/2+i] = v
+		}
+		return nil
+	})
+}
+
+func (l *loader) damaged(name string, v float32, element int) error {
+	return fmt.Errorf("tensor %q in %s has %g at element %d: the checkpoint is damaged", name, l.c.ShardOf(name), v, element)
+}
+
+// quantised reads the codes and scales of parts that share a scheme.
+func (l *loader) quantised(s *scheme, in int, parts []part) (linear, error) {
+	to := linear{round: s.round, blocks: s.columns}
+	out := 0
+	for _, p := range parts {
+		out += p.out
+	}
+	to.matrix = newMatrix(s.store, in, out)
+	if s.columns > 0 {
+		if s.columns%kernel.Lanes != 0 || !s.ragged && in%s.columns != 0 {
+			return linear{}, fmt.Errorf("module %s: groups of %d do not divide %d columns, or are no multiple of %d", parts[0].module, s.columns, in, kernel.Lanes)
+		}
+		to.group = s.columns
+		to.scales = make([]float32, out*to.groups())
+	} else {
+		to.scale = make([]float32, out)
+	}
+	at := 0
+	for _, p := range parts {
+		var err error
+		switch {
+		case s.packed:
+			err = l.packed(&to.matrix, at, p, s)
+		default:
+			err = l.codes(to.code[at*in:(at+p.out)*in], p.module+".weight", s.store, p.out, in)
+		}
+		if err == nil {
+			err = l.weightScales(&to, s, p, at)
+		}
+		if err == nil && (s.round == fp8Static || s.round == int8Static) {
+			var input []float32
+			if input, err = l.scales(p.module+".input_scale", 1); err == nil {
+				to.input = max(to.input, input[0]) // parts that are one product share the largest, as in vLLM
+			}
+		}
+		if err != nil {
+			return linear{}, err
 		}
 		at += p.out
 	}
 	return to, nil
 }
 
-func (l *loader) plain(dst []float32, name string, out, in int) error {
-	if t, ok := l.c.Lookup(name); ok && t.DType == safetensors.F8E4M3 {
-		return fmt.Errorf("tensor %q is %s, but quantization_config does not say how it is quantised", name, t.DType)
-	}
-	return l.read(dst, name, out, in)
-}
-
-// fp8 keeps the values of the codes apart from their scales, as the products are
-// computed.
-func (l *loader) fp8(dst, scale []float32, p part, in int) error {
-	name := p.module + ".weight"
-	if t, ok := l.c.Lookup(name); ok && t.DType != safetensors.F8E4M3 {
-		return fmt.Errorf("tensor %q is %s, quantization_config says F8_E4M3", name, t.DType)
-	}
-	if err := l.read(dst, name, p.out, in); err != nil {
+// weightScales reads those of a part, whose rows begin at row at.
+func (l *loader) weightScales(to *linear, s *scheme, p part, at int) error {
+	name := p.module + s.scale
+	if s.columns == 0 {
+		v, err := l.scales(name, p.out)
+		for i := range v {
+			to.scale[at+i] = v[i]
+		}
 		return err
 	}
-	s, err := l.scales(p.module+".weight_scale", p.out)
+	groups := to.groups()
+	rows := (p.out + s.rows - 1) / s.rows
+	v, err := l.scales(name, rows*groups)
 	if err != nil {
 		return err
 	}
-	for i := range scale {
-		scale[i] = s[min(i, len(s)-1)]
+	for i := range p.out {
+		copy(to.scales[(at+i)*groups:(at+i+1)*groups], v[i/s.rows*groups:])
 	}
 	return nil
 }
 
-// int4 unpacks to floats: nibble k of a word is element 8w+k, stored plus 8.
-func (l *loader) int4(dst []float32, p part, in int, args *model.QuantArgs) error {
+// codes reads one byte a weight.
+func (l *loader) codes(dst []byte, name string, kind storage, out, in int) error {
+	want := safetensors.F8E4M3
+	if kind == storeInt8 {
+		want = safetensors.I8
+	}
+	if t, ok := l.c.Lookup(name); ok && t.DType != want {
+		return fmt.Errorf("tensor %q is %s, quantization_config says %s", name, t.DType, want)
+	}
+	return l.stream(name, []int{out, in}, func(at int, b []byte) error {
+		copy(dst[at:], b)
+		for i, v := range b {
+			if kind == storeE4M3 && v&0x7f == 0x7f {
+				return l.damaged(name, float32(math.NaN()), at+i)
+			}
+		}
+		return nil
+	})
+}
+
+// packed reads int4 or int8 in words of 32 bits, the first weight lowest, each
+// stored as an unsigned number with half of the range added.
+func (l *loader) packed(m *matrix, row int, p part, s *scheme) error {
 	shape := make([]byte, 16)
 	if err := l.bytes(shape, p.module+".weight_shape", safetensors.I64, []int64{2}); err != nil {
 		return err
 	}
-	if r, c := binary.LittleEndian.Uint64(shape), binary.LittleEndian.Uint64(shape[8:]); r != uint64(p.out) || c != uint64(in) {
-		return fmt.Errorf("tensor %q says %d × %d, config.json %d × %d", p.module+".weight_shape", r, c, p.out, in)
+	if r, c := binary.LittleEndian.Uint64(shape), binary.LittleEndian.Uint64(shape[8:]); r != uint64(p.out) || c != uint64(m.in) {
+		return fmt.Errorf("tensor %q says %d × %d, config.json %d × %d", p.module+".weight_shape", r, c, p.out, m.in)
 	}
-	words := (in + 7) / 8
-	packed := make([]byte, 4*words*p.out)
-	if err := l.bytes(packed, p.module+".weight_packed", safetensors.I32, []int64{int64(p.out), int64(words)}); err != nil {
+	each := 4
+	if s.store == storeInt4 {
+		each = 8
+	}
+	raw := make([]byte, p.out*m.in/each*4) // rows are multiples of 8, so that words are full
+	if err := l.bytes(raw, p.module+".weight_packed", safetensors.I32, []int64{int64(p.out), int64(m.in / each)}); err != nil {
 		return err
 	}
-	groups := 1
-	if args.Strategy == "group" {
-		if args.GroupSize < 1 || in%args.GroupSize != 0 {
-			return fmt.Errorf("module %s: groups of %d do not divide %d columns", p.module, args.GroupSize, in)
+	if s.store == storeInt4 {
+		to := m.word[row*m.in/8:]
+		for i := range len(raw) / 4 {
+			to[i] = binary.LittleEndian.Uint32(raw[4*i:])
 		}
-		groups = in / args.GroupSize
+		return nil
 	}
-	s, err := l.scales(p.module+".weight_scale", p.out*groups)
-	if err != nil {
-		return err
-	}
-	width := in / groups
-	for i := range p.out {
-		for j := range in {
-			word := binary.LittleEndian.Uint32(packed[4*(i*words+j/8):])
-			q := int(word>>(4*(j%8))&15) - 8
-			dst[i*in+j] = float32(q) * s[min(i*groups+j/width, len(s)-1)]
-		}
+	to := m.code[row*m.in:]
+	for i, v := range raw {
+		to[i] = v - 128
 	}
 	return nil
 }
 
-// scales reads n scales, or one for all.
+// scales reads n scales, or one that then stands for all.
 func (l *loader) scales(name string, n int) ([]float32, error) {
 	t, ok := l.c.Lookup(name)
 	if !ok {
-		return nil, fmt.Errorf("tensor %q is missing: the weight is quantised and means nothing without it", name)
+		return nil, fmt.Errorf("tensor %q is missing: what it scales means nothing without it", name)
 	}
 	count := t.Elements()
 	if count != int64(n) && count != 1 {
 		return nil, fmt.Errorf("tensor %q has %d scales, want %d or 1", name, count, n)
 	}
-	s := make([]float32, count)
-	if err := l.decode(s, t); err != nil {
+	s := make([]float32, n)
+	if err := l.decode(s[:count], t); err != nil {
 		return nil, err
 	}
-	for i, v := range s {
+	for i, v := range s[:count] {
 		if v <= 0 {
 			return nil, fmt.Errorf("tensor %q has the scale %g at element %d: want a positive one", name, v, i)
 		}
 	}
+	for i := int(count); i < n; i++ {
+		s[i] = s[0]
+	}
 	return s, nil
+}
+
+// cacheScales reads those of a cache in fp8. A checkpoint that does not announce
+// any is computed with 1, as by vLLM.
+func (l *loader) cacheScales(w *weights, s model.Shape) (err error) {
+	for i := range w.layers {
+		layer := &w.layers[i]
+		for name, to := range map[string]*[]float32{"k_scale": &layer.kScale, "v_scale": &layer.vScale} {
+			name = fmt.Sprintf("model.layers.%d.self_attn.%s", i, name)
+			if _, ok := l.c.Lookup(name); !ok && !l.quant.kv {
+				*to = slices.Repeat([]float32{1}, s.KVHeads)
+				continue
+			}
+			if *to, err = l.scales(name, s.KVHeads); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fingerprint tells models apart: it covers the shape, and names and beginnings of
+// all tensors.
+func (l *loader) fingerprint(s model.Shape) (sum [32]byte, err error) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%+v", s.Rope)
+	for _, t := range l.c.Tensors() {
+		fmt.Fprintf(h, "\n%s %s %v\n", t.Name, t.DType, t.Shape)
+		r, err := l.c.Reader(t.Name)
+		if err == nil {
+			_, err = io.CopyN(h, r, min(t.Size(), 4096))
+		}
+		if err != nil {
+			return sum, fmt.Errorf("reading tensor %q: %w", t.Name, err)
+		}
+	}
+	h.Sum(sum[:0])
+	return sum, nil
 }
 
 func (l *loader) floats(name string, shape ...int) ([]float32, error) {
@@ -287,7 +448,7 @@ func (l *loader) floats(name string, shape ...int) ([]float32, error) {
 	for _, d := range shape {
 		n *= d
 	}
-	dst := aligned(n)
+	dst := make([]float32, n)
 	if t, ok := l.c.Lookup(name); ok && t.DType == safetensors.F8E4M3 {
 		return nil, fmt.Errorf("tensor %q is %s: only the matrices of the layers may be", name, t.DType)
 	}
@@ -295,42 +456,70 @@ func (l *loader) floats(name string, shape ...int) ([]float32, error) {
 }
 
 func (l *loader) read(dst []float32, name string, shape ...int) error {
+	t, err := l.find(name, shape)
+	if err != nil {
+		return err
+	}
+	return l.decode(dst, t)
+}
+
+func (l *loader) find(name string, shape []int) (safetensors.Tensor, error) {
 	t, ok := l.c.Lookup(name)
 	if !ok {
-		return fmt.Errorf("tensor %q is missing", name)
+		return t, fmt.Errorf("tensor %q is missing", name)
 	}
 	want := make([]int64, len(shape))
 	for i, d := range shape {
 		want[i] = int64(d)
 	}
 	if !slices.Equal(t.Shape, want) {
-		return fmt.Errorf("tensor %q has the shape %v, config.json wants %v", name, t.Shape, want)
+		return t, fmt.Errorf("tensor %q has the shape %v, config.json wants %v", name, t.Shape, want)
 	}
-	return l.decode(dst, t)
+	return t, nil
 }
 
 // decode refuses what is not finite: one NaN makes every answer noise.
 func (l *loader) decode(dst []float32, t safetensors.Tensor) error {
-	r, err := l.c.Reader(t.Name)
-	if err != nil {
-		return err
-	}
-	buf := make([]byte, 1<<16)
-	for at := 0; at < len(dst); {
-		n, err := io.ReadFull(r, buf)
-		if err != nil && err != io.ErrUnexpectedEOF {
-			return fmt.Errorf("reading tensor %q: %w", t.Name, err)
-		}
-		m, err := safetensors.Floats(dst[at:], t.DType, buf[:n])
+	at := 0
+	return l.chunks(t, func(_ int, b []byte) error {
+		m, err := safetensors.Floats(dst[at:], t.DType, b)
 		if err != nil {
 			return fmt.Errorf("reading tensor %q: %w", t.Name, err)
 		}
 		for i, v := range dst[at : at+m] {
-			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-				return fmt.Errorf("tensor %q in %s has %g at element %d: the checkpoint is damaged", t.Name, l.c.ShardOf(t.Name), v, at+i)
+			if v-v != 0 {
+				return l.damaged(t.Name, v, at+i)
 			}
 		}
 		at += m
+		return nil
+	})
+}
+
+// stream gives the bytes of a tensor of a known shape in pieces.
+func (l *loader) stream(name string, shape []int, piece func(at int, b []byte) error) error {
+	t, err := l.find(name, shape)
+	if err != nil {
+		return err
+	}
+	return l.chunks(t, piece)
+}
+
+func (l *loader) chunks(t safetensors.Tensor, piece func(at int, b []byte) error) error {
+	r, err := l.c.Reader(t.Name)
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, min(1<<16, t.Size()))
+	for at := int64(0); at < t.Size(); {
+		n, err := io.ReadFull(r, buf[:min(int64(len(buf)), t.Size()-at)])
+		if err != nil {
+			return fmt.Errorf("reading tensor %q: %w", t.Name, err)
+		}
+		if err := piece(int(at), buf[:n]); err != nil {
+			return err
+		}
+		at += int64(n)
 	}
 	return nil
 }
@@ -343,93 +532,8 @@ func (l *loader) bytes(dst []byte, name string, d safetensors.DType, shape []int
 	if t.DType != d || !slices.Equal(t.Shape, shape) {
 		return fmt.Errorf("tensor %q is %s %v, want %s %v", name, t.DType, t.Shape, d, shape)
 	}
-	r, err := l.c.Reader(name)
-	if err != nil {
-		return err
-	}
-	if _, err := io.ReadFull(r, dst); err != nil {
-		return fmt.Errorf("reading tensor %q: %w", name, err)
-	}
-	return nil
-}
-
-// quantPlan finds the group that quantises a module.
-type quantPlan struct {
-	groups []model.QuantGroup
-	ignore []*regexp2.Regexp // anchored
-	exact  map[string]bool
-}
-
-func planQuantisation(q *model.Quantisation) (*quantPlan, error) {
-	if q == nil {
-		return nil, nil
-	}
-	if q.Method != "compressed-tensors" {
-		return nil, fmt.Errorf("quantisation method %q is not supported: want compressed-tensors", q.Method)
-	}
-	if q.Status != "" && q.Status != "compressed" {
-		return nil, fmt.Errorf("quantization_status is %q: scales are only sure to be there when it is compressed", q.Status)
-	}
-	if q.KV != nil {
-		return nil, errors.New("kv_cache_scheme is not supported: the cache is float32")
-	}
-	p := &quantPlan{groups: q.Groups, exact: make(map[string]bool)}
-	for _, pattern := range q.Ignore {
-		expr, ok := strings.CutPrefix(pattern, "re:")
-		if !ok {
-			p.exact[pattern] = true
-			continue
-		}
-		re, err := regexp2.Compile(`\A(?:`+expr+`)`, regexp2.None)
-		if err != nil {
-			return nil, fmt.Errorf("quantization_config ignores %q: %w", pattern, err)
-		}
-		p.ignore = append(p.ignore, re)
-	}
-	for _, g := range q.Groups {
-		if err := checkGroup(g); err != nil {
-			return nil, fmt.Errorf("quantization_config group %s: %w", g.Name, err)
-		}
-	}
-	return p, nil
-}
-
-func checkGroup(g model.QuantGroup) error {
-	w, a := g.Weights, g.Activations
-	switch {
-	case !slices.Equal(g.Targets, []string{"Linear"}):
-		return fmt.Errorf("targets %q are not supported: want Linear", g.Targets)
-	case w == nil:
-		return errors.New("no weights: quantised activations alone are not supported")
-	case !w.Symmetric || w.ActOrder != "":
-		return errors.New("zero points and activation order are not supported")
-	case w.Type == "float" && w.Bits == 8 && (w.Strategy == "channel" || w.Strategy == "tensor"):
-		if a != nil && !(a.Type == "float" && a.Bits == 8 && a.Dynamic && a.Strategy == "token") {
-			return fmt.Errorf("activations %s (dynamic: %t) are not supported: want dynamic fp8 by token, or none", a, a.Dynamic)
-		}
+	return l.chunks(t, func(at int, b []byte) error {
+		copy(dst[at:], b)
 		return nil
-	case w.Type == "int" && w.Bits == 4 && g.Format == "pack-quantized" && slices.Contains([]string{"group", "channel", "tensor"}, w.Strategy):
-		if a != nil {
-			return fmt.Errorf("activations %s beside int4 weights are not supported", a)
-		}
-		return nil
-	}
-	return fmt.Errorf("weights %s in format %q are not supported", w, g.Format)
-}
-
-// group is nil for a module that is not quantised.
-func (p *quantPlan) group(module string) (*model.QuantGroup, error) {
-	if p == nil || len(p.groups) == 0 || p.exact[module] {
-		return nil, nil
-	}
-	for _, re := range p.ignore {
-		ok, err := re.MatchString(module)
-		if err != nil {
-			return nil, fmt.Errorf("matching module %s: %w", module, err)
-		}
-		if ok {
-			return nil, nil
-		}
-	}
-	return &p.groups[0], nil
+	})
 }
