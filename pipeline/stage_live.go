@@ -9,6 +9,7 @@ import (
 	"llmops/evidence"
 	"llmops/fleet"
 	"llmops/pipeline/canary"
+	"llmops/pipeline/eval"
 	"llmops/serving/deploy"
 	"llmops/serving/route"
 )
@@ -76,6 +77,11 @@ func runShadow(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	dep, _, live, err := arms(ctx, a)
 	if err != nil || live {
 		return alreadyLive(dep), err
+	}
+	if a.Spec.Change == Infra { // copies are compared by their answers
+		if err := eval.Computed(ctx, eval.Arm{Name: "candidate", Client: dep.Candidate.client()}); err != nil {
+			return evidence.Verdict{}, err
+		}
 	}
 	if err := startTraffic(ctx, a); err != nil {
 		return evidence.Verdict{}, err

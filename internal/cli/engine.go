@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"llmops/serving/embedded"
 	"llmops/serving/embedded/core"
+	"llmops/serving/embedded/estimate"
 )
 
 func newEngineCmd(e *env) *cobra.Command {
@@ -21,13 +23,14 @@ func newEngineCmd(e *env) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newEngineServeCmd(e))
+	c.AddCommand(newEngineServeCmd(e), newEngineSimulateCmd(e))
 	return c
 }
 
 func newEngineServeCmd(e *env) *cobra.Command {
 	var o embedded.Options
 	var listen, fault string
+	var est embedded.Estimate
 	c := &cobra.Command{
 		Use:   "serve --model DIR",
 		Short: "Serve a checkpoint over an OpenAI-compatible API",
@@ -54,6 +57,9 @@ share is of the requests, drawn by the seed; without one a fault hits all.
 			if o.KVTransfer.Role != "" {
 				o.KVTransfer.Address = cmp.Or(o.KVTransfer.Address, listen)
 			}
+			if est.GPU != "" {
+				o.Estimate = &est
+			}
 			o.Crash = func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 			return e.serveEngine(cmd.Context(), o, listen)
 		},
@@ -64,12 +70,17 @@ share is of the requests, drawn by the seed; without one a fault hits all.
 	f.StringVar(&o.Name, "name", "", "what clients put in \"model\"; default: the folder's name")
 	f.StringVar(&o.Version, "version-name", "", "the version to name in every response")
 	f.IntVar(&o.MaxModelLen, "max-model-len", 0, "tokens of prompt and answer together; default: the model's own")
-	f.IntVar(&o.MaxNumSeqs, "max-num-seqs", embedded.DefaultMaxNumSeqs, "sequences computed at once")
-	f.IntVar(&o.MaxBatchedTokens, "max-num-batched-tokens", 0, fmt.Sprintf("tokens in one step; default: %d, or as many as sequences", embedded.DefaultMaxBatchedTokens))
+	f.IntVar(&o.MaxNumSeqs, "max-num-seqs", 0, fmt.Sprintf("sequences computed at once; default: %d, with --estimate 256", embedded.DefaultMaxNumSeqs))
+	f.IntVar(&o.MaxBatchedTokens, "max-num-batched-tokens", 0, fmt.Sprintf("tokens in one step; default: %d, or as many as sequences, with --estimate 2048", embedded.DefaultMaxBatchedTokens))
 	f.IntVar(&o.Chunk, "long-prefill-token-threshold", 0, "tokens of one prompt in a step; default: as many as fit")
 	f.IntVar(&o.KVBlocks, "num-gpu-blocks-override", 0, fmt.Sprintf("cache blocks of %d tokens; default: enough for every sequence at its longest", core.BlockSize))
 	f.BoolVar(&o.Overcommit, "overcommit", false, "admit more than the cache can hold to the end, and preempt when it is full")
 	f.IntVar(&o.Threads, "threads", 1, "threads that compute")
+	f.StringVar(&est.GPU, "estimate", "", "compute nothing and take the time of a GPU: "+strings.Join(estimate.GPUs(), ", "))
+	f.IntVar(&est.TensorParallel, "tensor-parallel-size", 1, "GPUs of --estimate")
+	f.StringVar(&est.Weights, "dtype", "bf16", "weights of --estimate: bf16, fp8, int8 or int4")
+	f.StringVar(&est.KV, "kv-cache-dtype", "bf16", "cache of --estimate: bf16 or fp8")
+	f.IntVar(&est.AnswerTokens, "answer-tokens", 0, "mean length of an answer of --estimate; default: up to its limit")
 	f.IntVar(&o.LoRA.Max, "max-loras", 0, "LoRA adapters running at once; default: none may")
 	f.IntVar(&o.LoRA.MaxRank, "max-lora-rank", embedded.DefaultMaxLoRARank, "the highest rank of an adapter")
 	f.IntVar(&o.LoRA.MaxLoaded, "max-cpu-loras", 0, "adapters in memory; default: as many as run at once")

@@ -21,6 +21,7 @@ import (
 // engine is a small server of the API: answer says what chat replies, logprob
 // what a token of a prompt is worth.
 type engine struct {
+	meta    map[string]string // of its model
 	answer  func(prompt string) string
 	logprob func(i int) float64
 	top     func(i int, lp float64) map[string]float64
@@ -31,6 +32,10 @@ type engine struct {
 }
 
 func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/v1/models" {
+		_ = json.NewEncoder(w).Encode(openai.Models{Data: []openai.Model{{ID: "m", Meta: e.meta}}})
+		return
+	}
 	if e.busy.Add(-1) >= 0 {
 		openai.WriteError(w, http.StatusServiceUnavailable, &openai.Error{Message: "busy"})
 		return
@@ -364,4 +369,21 @@ func FuzzScore(f *testing.F) {
 			t.Errorf("%s %q is right and not valid", kind, s)
 		}
 	})
+}
+
+// What only estimates times is no arm of any comparison.
+func TestEstimatesAreRefused(t *testing.T) {
+	real := (&engine{}).arm(t, "parent")
+	made := (&engine{meta: map[string]string{openai.MetaEstimate: "estimate, not computed"}}).arm(t, "candidate")
+	_, ask := Ask(t.Context(), real, made, questions(4, "exact"), 2, nothing)
+	_, ppl := Perplexity(t.Context(), made, real, []Text{{ID: "t", Text: "a b"}}, 1.01, 0.95, 1, nothing)
+	_, _, can := Canaries(t.Context(), real, made, questions(1, "exact"), 1, nothing)
+	for name, err := range map[string]error{"suite": ask, "perplexity": ppl, "canaries": can} {
+		if err == nil || !strings.Contains(err.Error(), "not computed") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := Computed(t.Context(), real); err != nil {
+		t.Error(err)
+	}
 }

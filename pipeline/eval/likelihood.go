@@ -68,6 +68,9 @@ func echo(ctx context.Context, arm Arm, p openai.Prompt) (s scored, err error) {
 // whether the candidate's perplexity is shown to be less than limit times the
 // parent's.
 func Perplexity(ctx context.Context, parent, candidate Arm, texts []Text, limit, confidence float64, width int, progress func(done, total int64)) (evidence.Verdict, error) {
+	if err := Computed(ctx, parent, candidate); err != nil {
+		return evidence.Verdict{}, err
+	}
 	docs := make([]evidence.Loss, len(texts))
 	var done atomic.Int64
 	err := each(ctx, len(texts), width, func(ctx context.Context, i int) error {
@@ -116,6 +119,9 @@ type Canary struct {
 // not, the parent's margin between its best two tells a near tie from a hard
 // divergence, of which there may be none.
 func Canaries(ctx context.Context, parent, candidate Arm, prompts []Item, width int, progress func(done, total int64)) (evidence.Verdict, []Canary, error) {
+	if err := Computed(ctx, parent, candidate); err != nil {
+		return evidence.Verdict{}, nil, err
+	}
 	out := make([]Canary, len(prompts))
 	var done atomic.Int64
 	err := each(ctx, len(prompts), width, func(ctx context.Context, i int) error {

@@ -43,6 +43,9 @@ type SuiteOptions struct {
 // Ask asks both arms every item and returns the samples in order. progress
 // gets items done by both arms and may be called from several goroutines.
 func Ask(ctx context.Context, parent, candidate Arm, items []Item, width int, progress func(done, total int64)) ([]Sample, error) {
+	if err := Computed(ctx, parent, candidate); err != nil {
+		return nil, err
+	}
 	out := make([]Sample, len(items))
 	var answers atomic.Int64
 	ask := func(arm Arm, pick func(*Sample) *Answer) error {

@@ -45,6 +45,7 @@ type Options struct {
 	Threads          int   // that compute; default 1: another replica uses a second core better
 	MaxBody          int64 // bytes of a request
 
+	Estimate   *Estimate // nil: compute
 	LoRA       LoRA
 	KVTransfer KVTransfer
 	KVEvents   KVEvents // of the prefix cache

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"llmops/model/chat"
 	"llmops/model/tokenizer"
 	"llmops/serving/embedded/core"
+	"llmops/serving/embedded/guide"
 	"llmops/serving/embedded/llama"
 	"llmops/serving/openai"
 )
@@ -27,9 +30,11 @@ type Server struct {
 	o           Options
 	shape       model.Shape
 	tok         *tokenizer.Tokenizer
+	estimated   string // what the executor says of itself; empty: it computes
 	tmpl        *chat.Template
 	noTemplate  error
 	defaults    defaults
+	vocabulary  func() (*guide.Vocabulary, error) // made at the first use
 	fingerprint string
 	created     int64
 	loop        *loop
@@ -48,20 +53,40 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := llama.Check(shape); err != nil {
+	tok, err := tokenizer.Load(o.ModelDir)
+	if err != nil {
+		return nil, err
+	}
+	if n := tok.Size(); n > shape.Vocab {
+		return nil, fmt.Errorf("loading %s: tokenizer.json has %d tokens, config.json a vocabulary of %d", o.ModelDir, n, shape.Vocab)
+	}
+	var exec core.Executor
+	estimated := ""
+	if o.Estimate != nil {
+		e, err := newEstimate(o, shape, tok.Size())
+		if err != nil {
+			return nil, err
+		}
+		exec, estimated = e, e.Describe()
+		o.KVBlocks = cmp.Or(o.KVBlocks, min(e.Blocks(), estimatedBlocks))
+		o.MaxNumSeqs, o.MaxBatchedTokens = cmp.Or(o.MaxNumSeqs, estimatedNumSeqs), cmp.Or(o.MaxBatchedTokens, estimatedBatchedTokens)
+	} else if err := llama.Check(shape); err != nil {
 		return nil, fmt.Errorf("loading %s: %w", o.ModelDir, err)
 	}
 	o, err = o.withDefaults(shape.MaxPositions)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{front: newFront(o.Version, o.MaxBody), o: o, shape: shape, created: time.Now().Unix()}
-	if s.tok, err = tokenizer.Load(o.ModelDir); err != nil {
-		return nil, err
+	if exec == nil {
+		m, err := llama.Load(o.ModelDir, shape, llama.Options{
+			Tokens: o.MaxBatchedTokens, Length: o.MaxModelLen, Blocks: o.KVBlocks, Threads: o.Threads,
+		})
+		if err != nil {
+			return nil, err
+		}
+		exec = m
 	}
-	if n := s.tok.Size(); n > shape.Vocab {
-		return nil, fmt.Errorf("loading %s: tokenizer.json has %d tokens, config.json a vocabulary of %d", o.ModelDir, n, shape.Vocab)
-	}
+	s := &Server{front: newFront(o.Version, o.MaxBody), o: o, shape: shape, tok: tok, estimated: estimated, created: time.Now().Unix()}
 	// Completions need no template, so that its lack only refuses chat.
 	s.tmpl, err = chat.Load(o.ModelDir)
 	if errors.Is(err, chat.ErrNoTemplate) {
@@ -72,38 +97,24 @@ func New(o Options) (*Server, error) {
 	if s.defaults, err = loadDefaults(o.ModelDir, shape); err != nil {
 		return nil, err
 	}
-	c, err := core.New(core.Limits{Sequences: o.MaxNumSeqs, Tokens: o.MaxBatchedTokens, Blocks: o.KVBlocks, Chunk: o.Chunk, Overcommit: o.Overcommit, Adapters: o.LoRA.Max, Record: o.KVEvents.Endpoint != ""})
-	if err != nil {
-		return nil, err
-	}
-	model, err := llama.Load(o.ModelDir, shape, llama.Options{Tokens: o.MaxBatchedTokens, Length: o.MaxModelLen, Blocks: o.KVBlocks, Threads: o.Threads})
-	if err != nil {
-		return nil, err
-	}
-	var exec core.Executor = model
-	if len(o.Fault.list) > 0 {
-		exec = slow{exec, o.Fault.list}
-	}
+	s.vocabulary = sync.OnceValues(func() (*guide.Vocabulary, error) { return guide.TokenizerVocabulary(s.tok, s.defaults.stop) })
 	if s.fingerprint, err = fingerprint(o, shape); err != nil {
 		return nil, err
 	}
 	s.metrics = newMetrics(o.Name, o.KVBlocks)
-	s.loop = newLoop(c, exec, s.metrics)
-	s.sleeper, _ = core.Executor(model).(sleeper)
-	if o.KVTransfer.Role != "" {
-		exec, ok := core.Executor(model).(transfer)
-		if !ok {
-			return nil, errors.New("this executor cannot hand keys and values over")
-		}
-		s.handover = newHandover(exec)
+	c, err := core.New(core.Limits{
+		Sequences: o.MaxNumSeqs, Tokens: o.MaxBatchedTokens, Blocks: o.KVBlocks, Chunk: o.Chunk, Overcommit: o.Overcommit,
+		Adapters: o.LoRA.Max, Record: o.KVEvents.Endpoint != "",
+	})
+	if err != nil {
+		return nil, err
 	}
-	s.metrics.lora.max = o.LoRA.Max
-	if o.LoRA.Max > 0 {
-		loader, ok := core.Executor(model).(adapterLoader)
-		if !ok {
-			return nil, errors.New("this executor computes without adapters")
-		}
-		s.loop.residents = &residents{loader: loader, max: o.LoRA.MaxLoaded, dirs: make(map[string]string)}
+	s.loop = newLoop(c, exec, s.metrics)
+	if err := s.attach(exec); err != nil {
+		return nil, err
+	}
+	if len(o.Fault.list) > 0 {
+		s.loop.exec = slow{exec, o.Fault.list}
 	}
 	if o.KVEvents.Endpoint != "" {
 		if s.loop.events, err = newPublisher(o.KVEvents); err != nil {
@@ -177,6 +188,10 @@ func (s *Server) models(w http.ResponseWriter, r *http.Request) {
 		Quantisation: s.shape.Quant.Scheme(),
 		Meta:         map[string]string{"version": s.o.Version, "fingerprint": s.fingerprint, "fault": s.o.Fault.String()},
 	}}}
+	if s.estimated != "" {
+		all.Data[0].Meta[openai.MetaEstimate] = s.estimated
+		all.Data[0].Quantisation = cmp.Or(s.o.Estimate.Weights, "bf16")
+	}
 	for _, a := range s.adapters.list() {
 		all.Data = append(all.Data, openai.Model{ID: a.name, Object: "model", Created: a.created, OwnedBy: "llmops", Root: a.dir, Parent: s.o.Name, MaxModelLen: s.o.MaxModelLen})
 	}

@@ -1,8 +1,6 @@
 package embedded
 
 import (
-	"cmp"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -42,7 +40,9 @@ func (s *Server) wants(q *openai.Sampling) (a wants, status int, err *openai.Err
 	case q.Priority != nil && (*q.Priority < -1<<31 || *q.Priority > 1<<31-1):
 		err = openai.Invalid("priority", "priority is %d: want 32 bits", *q.Priority)
 	default:
-		err = cmp.Or(s.checkTransfer(q, a.n), plainText(q.ResponseFormat))
+		if err = s.checkTransfer(q, a.n); err == nil {
+			a.guide, err = s.structured(q)
+		}
 	}
 	for _, one := range q.Stop {
 		if one == "" {
@@ -59,17 +59,6 @@ func (s *Server) wants(q *openai.Sampling) (a wants, status int, err *openai.Err
 		a.stop = s.defaults.stop
 	}
 	return a, 0, nil
-}
-
-func plainText(format json.RawMessage) *openai.Error {
-	if len(format) == 0 || string(format) == "null" {
-		return nil
-	}
-	var f struct{ Type string }
-	if json.Unmarshal(format, &f) != nil || f.Type != "text" {
-		return openai.Invalid("response_format", "response_format %s is not supported: this engine has no guided decoding", format)
-	}
-	return nil
 }
 
 // modelOf finds the adapter that a model's name means; the base has none, and no

@@ -405,6 +405,10 @@ type Models struct {
 	Data   []Model `json:"data"`
 }
 
+// MetaEstimate in a Model's Meta says that its answers are made up, and how its
+// times are estimated: nothing may judge a model by them.
+const MetaEstimate = "estimate"
+
 // Model is one entry of Models.
 type Model struct {
 	ID          string `json:"id"`
