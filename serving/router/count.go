@@ -104,6 +104,13 @@ func (f *flight) token(now time.Duration) {
 	}
 }
 
+// encoded notes an answer of vectors or scores, which came all at once and has no
+// output to count beside its usage.
+func (f *flight) encoded(now time.Duration) {
+	f.token(now)
+	f.seen.Usage = f.seen.Prompt > 0
+}
+
 // end counts what became of f, once.
 func (f *flight) end(now time.Duration, o outcome) {
 	t := f.of

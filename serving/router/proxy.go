@@ -40,7 +40,11 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	switch req.URL.Path {
 	case "/v1/chat/completions", "/v1/completions":
 		if allow(w, req, http.MethodPost) {
-			r.generate(w, req)
+			r.generate(w, req, false)
+		}
+	case "/v1/embeddings", "/v1/rerank", "/rerank", "/v1/score":
+		if allow(w, req, http.MethodPost) {
+			r.generate(w, req, true)
 		}
 	case "/v1/models":
 		if allow(w, req, http.MethodGet) {
@@ -82,9 +86,12 @@ type call struct {
 	f    flight
 	pair *pair // with a copy of the request, or nil
 	sent bool  // a byte of an answer has gone to the client
+	// encode: the answer is vectors or scores, all of it at once. What a client
+	// waits for is its end, which is counted as a first token is.
+	encode bool
 }
 
-func (r *Router) generate(w http.ResponseWriter, req *http.Request) {
+func (r *Router) generate(w http.ResponseWriter, req *http.Request, encode bool) {
 	buf := buffers.Get().(*[]byte)
 	defer func() { release(buf) }()
 	if e := r.readBody(w, req, buf); e != nil {
@@ -95,7 +102,7 @@ func (r *Router) generate(w http.ResponseWriter, req *http.Request) {
 		openai.WriteError(w, status, e)
 		return
 	}
-	c := &call{r: r, w: w, req: req, body: *buf}
+	c := &call{r: r, w: w, req: req, body: *buf, encode: encode}
 	var e *openai.Error
 	if c.wish, e = scan(c.body); e != nil {
 		openai.WriteError(w, http.StatusBadRequest, e)
@@ -240,11 +247,15 @@ func (c *call) serve(d Decision, a *aliasView) {
 		reject(c.w, &Reject{http.StatusServiceUnavailable, time.Second, "no_route"})
 		return
 	}
-	c.f = flight{stratum: route.StratumOf(c.wish.tokens), stream: c.wish.stream, arrived: c.q.At, chosen: d.At}
+	c.f = flight{stratum: route.StratumOf(c.wish.tokens), stream: c.wish.stream || c.encode, arrived: c.q.At, chosen: d.At}
 	a.counts.of(d.Version).begin(&c.f)
 	o := failed
 	defer func() {
-		c.f.end(r.o.Now(), o)
+		now := r.o.Now()
+		if c.encode && o == done {
+			c.f.encoded(now)
+		}
+		c.f.end(now, o)
 		if d.Replica != nil {
 			r.release(d, Usage{c.f.seen.Prompt, c.f.seen.Output})
 		}

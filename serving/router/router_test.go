@@ -66,6 +66,45 @@ func TestNotStreamed(t *testing.T) {
 	}
 }
 
+// Vectors and scores come in one piece: what the client waits for is its end. A
+// copy of such an answer is measured, but not compared as text.
+func TestEncoders(t *testing.T) {
+	s := newStore(t)
+	live, copied := newEngine(t, "v1"), newEngine(t, "v2")
+	vectors := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.5,-0.5]}],"model":"m","usage":{"prompt_tokens":4,"total_tokens":4}}`)
+	}
+	live.set(vectors)
+	copied.set(vectors)
+	putRoute(t, s, shadow(t, route.Million))
+	deploy(t, s, "m", "v1", live.addr())
+	deploy(t, s, "m", "v2", copied.addr())
+	r, srv := start(t, Options{Store: s}, "m/v1", "m/v2")
+	for path, body := range map[string]string{
+		"/v1/embeddings": `{"model":"m","input":["a","b"]}`, "/v1/rerank": `{"model":"m","query":"a","documents":["b"]}`,
+		"/rerank": `{"model":"m","query":"a","documents":["b"]}`, "/v1/score": `{"model":"m","text_1":"a","text_2":"b"}`,
+	} {
+		if status, got, h := post(t, srv.URL+path, body); status != 200 || !strings.Contains(got, "embedding") || h.Get(HeaderVersion) != "v1" {
+			t.Errorf("%s: %d %s", path, status, got)
+		}
+	}
+	until(t, "the copies have ended", func() bool { rep, _ := r.Report("m"); return rep.InFlight["v2"] == 0 })
+	rep, _ := r.Report("m")
+	for name, c := range map[string]route.Counters{"live": rep.Versions["v1"], "copy": rep.Mirrored["v2"]} {
+		if n := c.Total(); n.Done != 4 || n.TTFT.Seen.N() != 4 || n.TPOT.N() != 0 || n.InputTokens != 16 || c.Compared != 0 {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	live.set(func(w http.ResponseWriter, r *http.Request) { http.Error(w, "no", 500) })
+	if status, _, _ := post(t, srv.URL+"/v1/embeddings", `{"model":"m","input":"a"}`); status != 500 {
+		t.Errorf("status %d", status)
+	}
+	if c := total(t, r, "m", "v1"); c.Errors != 1 || c.TTFT.Seen.N() != 4 || c.TTFT.Gave.N() != 1 {
+		t.Errorf("after an error %+v", c)
+	}
+}
+
 func TestEndpoints(t *testing.T) {
 	s := newStore(t)
 	e := newEngine(t, "v1", "a")

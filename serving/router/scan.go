@@ -65,11 +65,13 @@ func scan(body []byte) (w wish, err *openai.Error) {
 				}
 				w.model = []byte(s)
 			}
-		case "prompt":
+		case "prompt", "input", "query", "text_1":
 			if !w.messages {
 				w.opening, w.prefix = raw, raw[:min(len(raw), prefixBytes)]
-				w.tokens = promptTokens(raw)
+				w.tokens += promptTokens(raw)
 			}
+		case "documents", "text_2":
+			w.tokens += promptTokens(raw)
 		case "stream":
 			w.stream = string(raw) == "true"
 		}
