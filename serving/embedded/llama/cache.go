@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"encoding/binary"
 	"math"
 
 	"llmops/model/safetensors"
@@ -75,4 +76,37 @@ const (
 // slot is the element where a KV head's part of a block begins.
 func (m *Executor) slot(block int32, head int) int {
 	return (int(block)*m.shape.KVHeads + head) * core.BlockSize * m.shape.HeadDim
+}
+
+// appendTo appends n elements from at on as they lie in memory, little-endian.
+func (c *cache) appendTo(b []byte, at, n int) []byte {
+	switch {
+	case c.f32 != nil:
+		for _, v := range c.f32[at : at+n] {
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+		}
+	case c.half != nil:
+		for _, v := range c.half[at : at+n] {
+			b = binary.LittleEndian.AppendUint16(b, v)
+		}
+	default:
+		b = append(b, c.code[at:at+n]...)
+	}
+	return b
+}
+
+// read is the reverse of appendTo.
+func (c *cache) read(at, n int, b []byte) {
+	switch {
+	case c.f32 != nil:
+		for i := range c.f32[at : at+n] {
+			c.f32[at+i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+		}
+	case c.half != nil:
+		for i := range c.half[at : at+n] {
+			c.half[at+i] = binary.LittleEndian.Uint16(b[2*i:])
+		}
+	default:
+		copy(c.code[at:at+n], b)
+	}
 }

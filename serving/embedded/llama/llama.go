@@ -5,8 +5,8 @@
 //
 // Each row of a product, and each query of the attention, is computed the same way
 // whatever else is in the batch, so that a sequence's tokens depend on its own
-// prompt and sampling alone. An Executor belongs to one goroutine; it starts others
-// for a step, at most Options.Threads at once. It has no GPU code.
+// prompt, adapter and sampling alone. An Executor belongs to one goroutine; it starts
+// others for a step, at most Options.Threads at once. It has no GPU code.
 package llama
 
 import (
@@ -27,7 +27,9 @@ type Options struct {
 	Length  int // of a sequence
 	Blocks  int // of core.BlockSize tokens
 	Threads int
-	KV      string // KVFloat32, KVBF16, KVFP8; empty: KVFP8 for a checkpoint with a kv_cache_scheme, else KVFloat32
+	// MaxLoRARank bounds the rank of adapters; 0: none can be loaded.
+	MaxLoRARank int
+	KV          string // KVFloat32, KVBF16, KVFP8; empty: KVFP8 for a checkpoint with a kv_cache_scheme, else KVFloat32
 }
 
 // Executor computes one model.
@@ -45,6 +47,10 @@ type Executor struct {
 	tmp                     []float32
 	logits                  []float32
 	scratch                 []attention // one a thread
+
+	maxRank     int
+	adapters    map[string]*adapter
+	low, change []float32 // what adapters compute: in their rank, and for the result
 }
 
 // Load reads the checkpoint in dir, whose config.json says s. An error names the
@@ -59,7 +65,7 @@ func Load(dir string, s model.Shape, o Options) (*Executor, error) {
 }
 
 func newExecutor(s model.Shape, w *weights, o Options) *Executor {
-	m := &Executor{shape: s, weights: w, pool: newPool(o.Threads, max(s.Hidden, s.Heads*s.HeadDim, s.Intermediate)), tokens: o.Tokens, kv: o.KV}
+	m := &Executor{shape: s, weights: w, pool: newPool(o.Threads, max(s.Hidden, s.Heads*s.HeadDim, s.Intermediate)), tokens: o.Tokens, kv: o.KV, maxRank: o.MaxLoRARank, adapters: make(map[string]*adapter)}
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	floats := func(n int) []float32 { return make([]float32, o.Tokens*n) }
 	m.x, m.norm, m.qkv, m.attn, m.mlp = floats(s.Hidden), floats(s.Hidden), floats(q+2*kv), floats(q), floats(2*s.Intermediate)
@@ -90,6 +96,16 @@ func (m *Executor) Step(ctx context.Context, b *core.Batch, out []core.Token) (t
 	if b.Tokens > m.tokens {
 		return 0, fmt.Errorf("computing %d tokens in buffers for %d", b.Tokens, m.tokens)
 	}
+	for _, r := range b.Rows {
+		if name := r.Seq.Adapter; name != "" && m.adapters[name] == nil {
+			return 0, fmt.Errorf("sequence %d wants the adapter %q: it is not loaded", r.Seq.ID, name)
+		}
+		if r.Import {
+			if err := m.take(r); err != nil {
+				return 0, err
+			}
+		}
+	}
 	m.forward(b)
 	err := m.results(b, out)
 	return time.Since(start), err
@@ -107,14 +123,29 @@ func (m *Executor) forward(b *core.Batch) {
 	for i := range w.layers {
 		l := &w.layers[i]
 		m.rmsRows(m.norm, m.x, l.attnNorm, n)
-		l.qkv.apply(m.pool, m.qkv, m.norm, m.tmp, n)
+		m.product(b, i, &l.qkv, qkvProduct, m.qkv, m.norm)
 		m.attend(b, i)
-		l.out.apply(m.pool, m.norm, m.attn, m.tmp, n)
+		m.product(b, i, &l.out, outProduct, m.norm, m.attn)
 		add(m.x[:n*s.Hidden], m.norm)
 		m.rmsRows(m.norm, m.x, l.mlpNorm, n)
-		l.gateUp.apply(m.pool, m.mlp, m.norm, m.tmp, n)
-		l.down.apply(m.pool, m.norm, m.gate(n), m.tmp, n)
+		m.product(b, i, &l.gateUp, gateUpProduct, m.mlp, m.norm)
+		m.product(b, i, &l.down, downProduct, m.norm, m.gate(n))
 		add(m.x[:n*s.Hidden], m.norm)
+	}
+}
+
+// product sets y to what a linear makes of x, with what adapters change.
+func (m *Executor) product(b *core.Batch, layer int, l *linear, which int, y, x []float32) {
+	l.apply(m.pool, y, x, m.tmp, b.Tokens)
+	at := 0
+	for _, r := range b.Rows {
+		n := len(r.Tokens)
+		if a := m.adapters[r.Seq.Adapter]; a != nil {
+			for i := range a.layers[layer][which] {
+				m.adapt(&a.layers[layer][which][i], y[at*l.out:], l.out, x[at*l.in:(at+n)*l.in], n)
+			}
+		}
+		at += n
 	}
 }
 
