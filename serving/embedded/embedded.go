@@ -68,7 +68,9 @@ func (o Options) withDefaults(maxPositions int) (Options, error) {
 	o.KVBlocks = cmp.Or(o.KVBlocks, o.MaxNumSeqs*((o.MaxModelLen+core.BlockSize-1)/core.BlockSize))
 	o.Threads = cmp.Or(o.Threads, 1)
 	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
-	o.LoRA.MaxRank = cmp.Or(o.LoRA.MaxRank, DefaultMaxLoRARank)
+	if o.LoRA.Max > 0 {
+		o.LoRA.MaxRank = cmp.Or(o.LoRA.MaxRank, DefaultMaxLoRARank)
+	}
 	o.LoRA.MaxLoaded = cmp.Or(o.LoRA.MaxLoaded, o.LoRA.Max)
 	for _, f := range []struct {
 		name     string
@@ -82,7 +84,7 @@ func (o Options) withDefaults(maxPositions int) (Options, error) {
 		{"cache blocks", o.KVBlocks, (o.MaxModelLen + core.BlockSize - 1) / core.BlockSize, 1 << 24},
 		{"adapters at once", o.LoRA.Max, 0, 1024},
 		{"adapters in memory", o.LoRA.MaxLoaded, o.LoRA.Max, 1 << 16},
-		{"rank of adapters", o.LoRA.MaxRank, 1, 512},
+		{"rank of adapters", o.LoRA.MaxRank, min(o.LoRA.Max, 1), 512},
 		{"threads", o.Threads, 1, max(runtime.NumCPU(), 64)},
 	} {
 		if f.n < f.from || f.n > f.to {

@@ -2,10 +2,12 @@ package embedded
 
 import (
 	"errors"
+	"fmt"
 
 	"llmops/model"
 	"llmops/serving/embedded/core"
 	"llmops/serving/embedded/estimate"
+	"llmops/serving/embedded/llama"
 )
 
 // Estimate asks for the time that a named GPU would take instead of an answer: the
@@ -56,4 +58,24 @@ func (s *Server) attach(exec core.Executor) error {
 		s.loop.residents = &residents{loader: loader, max: o.LoRA.MaxLoaded, dirs: make(map[string]string)}
 	}
 	return nil
+}
+
+// computed is the executor of a real model as a Server wants it.
+type computed struct{ *llama.Executor }
+
+// Export implements transfer.
+func (c computed) Export(blocks []int32, tokens int) ([]byte, error) {
+	return c.Executor.Export(blocks, tokens).MarshalBinary()
+}
+
+// Import implements transfer.
+func (c computed) Import(b []byte) (any, int, error) {
+	kv := new(llama.KV)
+	if err := kv.UnmarshalBinary(b); err != nil {
+		return nil, 0, fmt.Errorf("reading keys and values: %w", err)
+	}
+	if err := c.Accepts(kv); err != nil {
+		return nil, 0, err
+	}
+	return kv, kv.Tokens(), nil
 }

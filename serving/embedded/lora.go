@@ -39,8 +39,10 @@ type adapter struct {
 
 // nameOf is the name behind a key.
 func nameOf(key string) string {
-	name, _, _ := strings.Cut(key, "\x00")
-	return name
+	if i := strings.LastIndexByte(key, '#'); i >= 0 {
+		return key[:i]
+	}
+	return key
 }
 
 // registry knows the adapters by name. It is safe for concurrent use.
@@ -72,7 +74,7 @@ func (r *registry) make(name, dir string) adapter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.number++
-	return adapter{name: name, key: fmt.Sprintf("%s\x00%d", name, r.number), dir: dir, created: time.Now().Unix()}
+	return adapter{name: name, key: fmt.Sprintf("%s#%d", name, r.number), dir: dir, created: time.Now().Unix()}
 }
 
 func (r *registry) add(a adapter) {
@@ -135,7 +137,7 @@ func (r *residents) load(key string, need []string) error {
 		r.order = slices.Delete(r.order, i, i+1)
 	}
 	if err := r.loader.LoadAdapter(key, r.dirs[key]); err != nil {
-		return fmt.Errorf("loading adapter %q: %w", nameOf(key), err)
+		return err
 	}
 	r.order = append(r.order, key)
 	return nil
@@ -194,8 +196,8 @@ func (s *Server) loadAdapter(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case s.loop.residents == nil:
 		err = openai.Invalid("", "this engine was started without adapters")
-	case q.Name == "" || strings.ContainsRune(q.Name, 0):
-		err = openai.Invalid("lora_name", "lora_name is missing or has a zero byte")
+	case q.Name == "":
+		err = openai.Invalid("lora_name", "lora_name is missing")
 	case q.Path == "":
 		err = openai.Invalid("lora_path", "lora_path is missing")
 	case q.Name == s.o.Name:

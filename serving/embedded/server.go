@@ -79,12 +79,12 @@ func New(o Options) (*Server, error) {
 	}
 	if exec == nil {
 		m, err := llama.Load(o.ModelDir, shape, llama.Options{
-			Tokens: o.MaxBatchedTokens, Length: o.MaxModelLen, Blocks: o.KVBlocks, Threads: o.Threads,
+			Tokens: o.MaxBatchedTokens, Length: o.MaxModelLen, Blocks: o.KVBlocks, Threads: o.Threads, MaxLoRARank: o.LoRA.MaxRank,
 		})
 		if err != nil {
 			return nil, err
 		}
-		exec = m
+		exec = computed{m}
 	}
 	s := &Server{front: newFront(o.Version, o.MaxBody), o: o, shape: shape, tok: tok, estimated: estimated, created: time.Now().Unix()}
 	// Completions need no template, so that its lack only refuses chat.
