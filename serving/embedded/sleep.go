@@ -94,6 +94,9 @@ func (s *Server) fallAsleep(ctx context.Context, level int, mode string) error {
 		}
 		s.loop.publish()
 		s.sleeper.Sleep(level)
+		if level > 1 && s.loop.residents != nil {
+			s.loop.residents.order = nil // they went with the weights
+		}
 		s.metrics.sleep(level)
 		return nil
 	})

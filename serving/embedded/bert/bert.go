@@ -61,9 +61,7 @@ func Load(dir string, o Options) (*Encoder, error) {
 	if e.pooling, err = loadPooling(dir); err != nil {
 		return nil, err
 	}
-	if e.pooling.length > 0 {
-		e.config.Positions = min(c.Positions, e.pooling.length)
-	}
+	e.config.Positions = e.pooling.within(c.Positions)
 	o.Threads = cmp.Or(o.Threads, 1)
 	o.Tokens = max(cmp.Or(o.Tokens, DefaultTokens), e.config.Positions)
 	e.o = o
@@ -84,6 +82,20 @@ func Load(dir string, o Options) (*Encoder, error) {
 		e.scratch[i] = scratch{make([]float32, queryTile*wide), make([]float32, wide*d), make([]float32, queryTile*d)}
 	}
 	return e, nil
+}
+
+// Length is how many tokens an input of the model in dir may have, which needs no
+// weights.
+func Length(dir string) (int, error) {
+	c, err := loadConfig(dir)
+	if err != nil {
+		return 0, err
+	}
+	p, err := loadPooling(dir)
+	if err != nil {
+		return 0, err
+	}
+	return p.within(c.Positions), nil
 }
 
 // Tokenizer is the model's own.

@@ -181,6 +181,13 @@ func loadPooling(dir string) (pooling, error) {
 	return p, nil
 }
 
+func (p *pooling) within(positions int) int {
+	if p.length > 0 {
+		return min(positions, p.length)
+	}
+	return positions
+}
+
 func (p *pooling) read(dir, name string) error {
 	var c map[string]any
 	ok, err := readJSON(dir, name, &c)

@@ -38,6 +38,8 @@ type Executor struct {
 	weights *weights
 	pool    *pool
 	cache   []layerCache
+	dir     string // of the checkpoint
+	blocks  int
 	kv      string    // what the cache is
 	cos     []float32 // position × half a head
 	sin     []float32
@@ -61,7 +63,9 @@ func Load(dir string, s model.Shape, o Options) (*Executor, error) {
 		return nil, err
 	}
 	o.KV = kv
-	return newExecutor(s, w, o), nil
+	m := newExecutor(s, w, o)
+	m.dir = dir
+	return m, nil
 }
 
 func newExecutor(s model.Shape, w *weights, o Options) *Executor {
@@ -71,11 +75,8 @@ func newExecutor(s model.Shape, w *weights, o Options) *Executor {
 	m.x, m.norm, m.qkv, m.attn, m.mlp = floats(s.Hidden), floats(s.Hidden), floats(q+2*kv), floats(q), floats(2*s.Intermediate)
 	m.tmp = floats(max(s.Hidden, q, s.Intermediate))
 	m.logits = make([]float32, min(o.Tokens, tileRows)*s.Vocab)
-	m.cache = make([]layerCache, s.Layers)
-	for i := range m.cache {
-		l, n := &w.layers[i], o.Blocks*core.BlockSize*kv
-		m.cache[i] = layerCache{newCache(o.KV, n, s.HeadDim, l.kScale), newCache(o.KV, n, s.HeadDim, l.vScale)}
-	}
+	m.blocks = o.Blocks
+	m.allocate()
 	m.scratch = make([]attention, o.Threads)
 	for i := range m.scratch {
 		m.scratch[i] = newAttention(s, o.Length)
