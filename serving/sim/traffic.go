@@ -231,7 +231,7 @@ func (t *traffic) fill(q *request, id uint64) {
 	own := route.Mix(t.seed, t.made)
 	common, same := own, 0
 	if c := t.groups[q.tenant]; c != nil {
-		common = route.Mix(uint64(q.tenant)<<32, uint64(c.draw(t.prefix)))
+		common = route.Mix(uint64(q.tenant)+1, uint64(c.draw(t.prefix))+1)
 		same = min(n.Prefix.Tokens, tokens) / t.block
 	}
 	if cap(q.room) < tokens {
