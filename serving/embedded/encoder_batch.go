@@ -41,7 +41,7 @@ type text struct {
 
 // group is what a request waits for.
 type group struct {
-	ctx  context.Context // the request's, so that nobody computes for one that left
+	gone <-chan struct{} // closed when the request is: nobody computes for it then
 	rows [][]float32
 	left int   // the loop's
 	err  error // set before done is closed
@@ -54,7 +54,7 @@ func newBatcher(m *bert.Encoder, maxInputs, maxTokens int, metrics *encoderMetri
 
 // compute gives a row for each input: its embedding, or its score.
 func (b *batcher) compute(ctx context.Context, in []tokenizer.Encoding) ([][]float32, error) {
-	g := &group{ctx: ctx, rows: make([][]float32, len(in)), left: len(in), done: make(chan struct{})}
+	g := &group{gone: ctx.Done(), rows: make([][]float32, len(in)), left: len(in), done: make(chan struct{})}
 	now := time.Now()
 	b.mu.Lock()
 	switch {
@@ -97,12 +97,25 @@ func (b *batcher) run(ctx context.Context) {
 				break
 			}
 			rows, err := b.step(ctx, batch)
-			if ctx.Err() != nil {
-				err = errClosed
+			if err == nil || len(batch) == 1 {
+				b.finish(batch, rows, told(ctx, err))
+				continue
 			}
-			b.finish(batch, rows, err)
+			// One text's failure is not the others'.
+			for i := range batch {
+				rows, err := b.step(ctx, batch[i:i+1])
+				b.finish(batch[i:i+1], rows, told(ctx, err))
+			}
 		}
 	}
+}
+
+// told is what a request hears of err.
+func told(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return errClosed
+	}
+	return err
 }
 
 // close fails what waits and what still comes.
@@ -123,9 +136,11 @@ func (b *batcher) next() []text {
 	tokens, n := 0, 0
 	for ; n < len(b.waiting) && len(batch) < b.maxInputs; n++ {
 		t := b.waiting[n]
-		if t.of.ctx.Err() != nil {
+		select {
+		case <-t.of.gone:
 			b.metrics.finished(t, "abort")
 			continue
+		default:
 		}
 		if tokens += len(t.in.IDs); tokens > b.maxTokens && len(batch) > 0 {
 			break
