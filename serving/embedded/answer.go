@@ -43,7 +43,6 @@ type choice struct {
 // requestsFor makes the sequences of a job.
 func (s *Server) requestsFor(j *job, a wants, max []int, score bool) {
 	j.call, j.transfer = newCall(), a.transfer
-	hold := a.transfer != nil && a.transfer.DoRemoteDecode
 	for i, pr := range j.prompts {
 		for k := range j.n {
 			sampling := a.sampling
@@ -51,13 +50,16 @@ func (s *Server) requestsFor(j *job, a wants, max []int, score bool) {
 			j.requests = append(j.requests, &request{
 				call: j.call, index: i*j.n + k, stop: a.texts, text: s.tok.Stream(true),
 				seq: &core.Sequence{
-					Guide: j.hit.guide(a.guide), Hold: hold,
+					Guide: j.hit.guide(a.guide), Hold: j.holds(),
 					Prompt: pr.ids, Salt: a.salt, Adapter: a.adapter, Priority: a.priority, Max: max[i], Stop: a.stop, Score: score, Sampling: sampling,
 				},
 			})
 		}
 	}
 }
+
+// holds tells whether keys and values are kept for another engine.
+func (j *job) holds() bool { return j.transfer != nil && j.transfer.DoRemoteDecode }
 
 // answered runs j, for an answer in one piece, and settles what is handed over.
 func (s *Server) answered(ctx context.Context, j *job, choices []choice) (*openai.KVTransfer, error) {
@@ -68,8 +70,8 @@ func (s *Server) answered(ctx context.Context, j *job, choices []choice) (*opena
 			return kv, nil
 		}
 	}
-	if r := j.requests[0]; r.seq.Hold {
-		s.release(r.seq)
+	if j.holds() {
+		s.release(j.requests[0].seq)
 	}
 	return nil, err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,14 +202,14 @@ func TestRequestFaults(t *testing.T) {
 	if _, h, _ := post(t, url+"/v1/completions", body); h.Get(VersionHeader) != "v7" {
 		t.Errorf("version: %v", h)
 	}
-	crashed := 0
+	var crashed atomic.Int64
 	f := mustFault(t, "crash:after=2")
-	_, url = serve(t, Options{Fault: f, Crash: func() { crashed++ }})
+	_, url = serve(t, Options{Fault: f, Crash: func() { crashed.Add(1) }})
 	for range 3 {
 		post(t, url+"/v1/completions", body)
 	}
-	if crashed != 1 {
-		t.Errorf("crash: %d times in three requests", crashed)
+	if n := crashed.Load(); n != 1 {
+		t.Errorf("crash: %d times in three requests", n)
 	}
 	if _, err := New(Options{ModelDir: modelDir, Fault: f}); err == nil || !strings.Contains(err.Error(), "Crash") {
 		t.Errorf("a crash without a way to: %v", err)

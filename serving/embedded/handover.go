@@ -175,10 +175,10 @@ func cutPrompt(b []byte) (ids []int, rest []byte, err error) {
 // settle says where what was computed for another engine can be fetched. It is nil
 // when nothing was asked to be kept.
 func (s *Server) settle(j *job) (*openai.KVTransfer, error) {
-	r := j.requests[0]
-	if !r.seq.Hold {
+	if !j.holds() {
 		return nil, nil
 	}
+	r := j.requests[0]
 	var blocks []int32
 	if err := s.onLoop(func(time.Duration) error {
 		b, _, ok := s.loop.core.Held(r.seq.ID)

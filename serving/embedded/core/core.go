@@ -163,14 +163,13 @@ func (c *Core) need(r *Sequence) int { return c.blocksFor(len(r.Prompt) + max(r.
 // up; emit may call it.
 func (c *Core) Cancel(now time.Duration, id uint64) {
 	if s := c.byID[id]; s != nil {
-		s.Hold = false
-		c.end(s)
+		c.end(s, false)
 	}
 	c.Release(id)
 }
 
-// end takes s out of its queue.
-func (c *Core) end(s *Sequence) {
+// end takes s out of its queue; hold keeps its blocks.
+func (c *Core) end(s *Sequence, hold bool) {
 	if s.state == stateRunning {
 		c.running = remove(c.running, s)
 		c.leave(s)
@@ -179,7 +178,7 @@ func (c *Core) end(s *Sequence) {
 	}
 	s.state, s.Import = stateDone, nil
 	delete(c.byID, s.ID)
-	if s.Hold {
+	if hold {
 		c.held[s.ID] = s
 		c.stats.HeldBlocks += len(s.blocks)
 		return
@@ -490,7 +489,7 @@ func (c *Core) Commit(now time.Duration, b *Batch, out []Token, emit func(Event)
 			e.Finish = "length"
 		}
 		if e.Finish != "" {
-			c.end(s)
+			c.end(s, s.Hold)
 		}
 		if e.Token != nil || len(e.Prompt) > 0 || e.Finish != "" {
 			emit(e)
