@@ -32,6 +32,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	mathbits "math/bits"
 	"slices"
 )
 
@@ -105,17 +106,15 @@ func (g *Guide) Mask(logits []float32) {
 			return
 		}
 		span := logits[w*64 : min(w*64+64, len(logits))]
-		switch bits {
-		case 0:
+		if bits == 0 {
 			for i := range span {
 				span[i] = inf
 			}
-		case ^uint64(0):
-		default:
-			for i := range span {
-				if bits>>i&1 == 0 {
-					span[i] = inf
-				}
+			continue
+		}
+		for not := ^bits; not != 0; not &= not - 1 {
+			if i := mathbits.TrailingZeros64(not); i < len(span) {
+				span[i] = inf
 			}
 		}
 	}
