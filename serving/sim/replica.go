@@ -176,7 +176,7 @@ func touch(b *core.Batch) (sum int) {
 		if o := s.Output(); len(o) > 0 {
 			sum += o[len(o)-1]
 		}
-		sum += len(s.Prompt) + len(s.Stop)
+		sum += len(s.Prompt)
 	}
 	return sum
 }

@@ -117,6 +117,7 @@ func (c *Core) Add(now time.Duration, r *Sequence) error {
 		return fmt.Errorf("%d tokens need %d cache blocks, there are %d", len(r.Prompt)+r.Max, need, len(c.pool.blocks))
 	}
 	r.state, r.arrived = stateWaiting, now
+	r.plain = len(r.Stop) == 0 && r.Guide == nil && !r.Score && r.Import == nil && r.Sampling.Top < 0
 	size := c.limits.BlockSize
 	key := c.limits.Hash.Root(r.Salt, r.Adapter)
 	// Room for a usual answer, so that its tokens allocate nothing.
@@ -431,7 +432,7 @@ func (c *Core) schedule(b *Batch, s *Sequence) {
 	b.Rows = append(b.Rows, Row{
 		Seq: s, Start: s.computed, Tokens: c.span(s, s.computed, n), Blocks: s.blocks,
 		Sample: s.computed+n == s.Len() && s.Max > 0,
-		Import: s.Import != nil && s.computed > s.kept*size, ImportFrom: s.kept * size,
+		Import: !s.plain && s.Import != nil && s.computed > s.kept*size, ImportFrom: s.kept * size,
 	})
 	b.Tokens += n
 }
@@ -464,7 +465,9 @@ func (c *Core) Commit(now time.Duration, b *Batch, out []Token, emit func(Event)
 		if s.state != stateRunning {
 			continue
 		}
-		s.Import = nil
+		if !s.plain {
+			s.Import = nil
+		}
 		s.computed += len(r.Tokens)
 		c.count(s, r.Start)
 		e := Event{Seq: s, Prompt: out[i].Prompt}
@@ -477,13 +480,13 @@ func (c *Core) Commit(now time.Duration, b *Batch, out []Token, emit func(Event)
 			e.Token.Prompt = nil
 			s.output = append(s.output, e.Token.ID)
 			c.stats.Generated++
-			if s.Guide != nil {
+			if !s.plain && s.Guide != nil {
 				s.Guide.Accept(e.Token.ID)
 			}
 		}
 		c.keep(s)
 		switch {
-		case e.Token != nil && slices.Contains(s.Stop, e.Token.ID):
+		case e.Token != nil && !s.plain && slices.Contains(s.Stop, e.Token.ID):
 			e.Finish = "stop"
 		case s.computed >= len(s.Prompt) && len(s.output) >= s.Max:
 			e.Finish = "length"

@@ -9,6 +9,7 @@ import "time"
 // the cache lines that they take are what a step costs.
 type Sequence struct {
 	state state
+	plain bool // see Plain
 	Score bool // give the log probabilities of the prompt's tokens
 	// Hold keeps the blocks after the end, for another engine to fetch, until Release.
 	Hold     bool
@@ -68,6 +69,11 @@ type Guide interface {
 
 // Output is what has been generated so far; it is valid until the next Commit or Reset.
 func (s *Sequence) Output() []int { return s.output }
+
+// Plain tells that a sequence wants tokens and nothing else: it has no Stop, Guide,
+// Score or Import, and reports no log probabilities. It is known once the sequence is
+// added, and saves each step a look at all of these.
+func (s *Sequence) Plain() bool { return s.plain }
 
 // Cached is the number of prompt tokens that the cache held or that were imported.
 func (s *Sequence) Cached() int { return s.cached }

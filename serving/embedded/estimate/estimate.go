@@ -185,7 +185,7 @@ func (e *Executor) Time(b *core.Batch) time.Duration {
 func (e *Executor) Fill(b *core.Batch, out []core.Token) {
 	for i := range b.Rows {
 		r := &b.Rows[i]
-		if s := r.Seq; s.Sampling.Top >= 0 || s.Guide != nil || s.Score || len(s.Stop) > 0 {
+		if !r.Seq.Plain() {
 			e.token(r, &out[i])
 			continue
 		}
@@ -205,11 +205,15 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // draw gives a token that depends on the seeds, on the last token of the row and on
-// where it stands.
+// where it stands. A sequence's own seed comes in with its first token, and by that
+// into the others.
 func (e *Executor) draw(r *core.Row) int {
 	last := len(r.Tokens) - 1
-	x := mix(e.o.Seed^r.Seq.Sampling.Seed, uint64(r.Tokens[last])<<32^uint64(r.Start+last))
-	hi, _ := bits.Mul64(x, uint64(e.o.Shape.Vocab))
+	at, seed := r.Start+last, e.o.Seed
+	if at < len(r.Seq.Prompt) {
+		seed ^= r.Seq.Sampling.Seed
+	}
+	hi, _ := bits.Mul64(mix(seed, uint64(r.Tokens[last])<<32^uint64(at)), uint64(e.o.Shape.Vocab))
 	return int(hi)
 }
 
