@@ -171,8 +171,12 @@ func (s Scenario) Check() error {
 		}
 	}
 	for i, f := range s.Faults {
-		if err := f.check(s.Fleet.replicas); err != nil && len(errs) == 0 {
-			bad("fault %d: %w", i+1, err)
+		// How many replicas there are is known when the rest is right.
+		if len(errs) == 0 {
+			if err := f.check(s.Fleet.replicas(), s.Duration); err != nil {
+				bad("fault %d: %w", i+1, err)
+				break
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -195,12 +199,14 @@ func (t Tenant) check() error {
 	return nil
 }
 
-func (f Fault) check(replicas func() int) error {
-	if n := replicas(); f.Replica < 0 || f.Replica >= n {
-		return fmt.Errorf("replica %d: there are %d, from 0", f.Replica, n)
-	}
-	if f.At < 0 || f.For < 0 {
+func (f Fault) check(replicas int, end time.Duration) error {
+	switch {
+	case f.Replica < 0 || f.Replica >= replicas:
+		return fmt.Errorf("replica %d: there are %d, from 0", f.Replica, replicas)
+	case f.At < 0 || f.For < 0:
 		return fmt.Errorf("at %v for %v: neither may be negative", f.At, f.For)
+	case f.At >= end:
+		return fmt.Errorf("at %v: the traffic ends after %v", f.At, end)
 	}
 	switch f.Kind {
 	case Slow:

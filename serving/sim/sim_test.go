@@ -373,6 +373,7 @@ func TestCheck(t *testing.T) {
 		"fault 1: slow":       func(s *Scenario) { s.Faults = []Fault{{Kind: Slow}} },
 		"fault 1: a stall":    func(s *Scenario) { s.Faults = []Fault{{Kind: Stall, For: time.Hour}} },
 		"fault 1: at":         func(s *Scenario) { s.Faults = []Fault{{Kind: Crash, At: -1}} },
+		"the traffic ends":    func(s *Scenario) { s.Faults = []Fault{{Kind: Crash, At: time.Hour}} },
 		"fault 1: kind":       func(s *Scenario) { s.Faults = []Fault{{Kind: "melt"}} },
 		"not in the catalog":  func(s *Scenario) { s.Fleet.Engine.GPU = "h100" },
 		"the memory of":       func(s *Scenario) { s.Fleet.KVTokens = 1 << 40 },
