@@ -7,9 +7,9 @@
 // tokens. Templates come with the weights and are not trusted: they can neither
 // read a file nor include another.
 //
-// The Jinja library does not tell undefined from none, has no % formatting and goes
-// through items() in order of key; a template that needs one of these fails or
-// differs, so compare a new model's once.
+// The Jinja library does not tell undefined from none, which is the empty string
+// where Python writes None, and has no % formatting; a template that needs one of
+// these fails or differs, so compare a new model's once.
 // The package does not tokenise and knows no default template: a model without one is
 // ErrNoTemplate, because a guess would change what the model was trained on.
 package chat
@@ -153,19 +153,18 @@ func compile(source string) (t *exec.Template, err error) {
 // Render gives the text of a conversation. An error that the template raised
 // itself is a *Refused.
 func (t *Template) Render(r Request) (text string, err error) {
-	d := decoder{newOrder()}
 	vars := map[string]any{"tools": nil, "documents": nil, "add_generation_prompt": r.Prompt}
 	for name, token := range t.tokens {
 		vars[name] = token
 	}
-	messages, err := d.decode(r.Messages)
+	messages, err := decode(r.Messages)
 	if err != nil {
 		return "", fmt.Errorf("reading messages: %w", err)
 	}
 	vars["messages"] = messages
 	use := t.plain
 	if len(r.Tools) > 0 {
-		tools, err := d.decode(r.Tools)
+		tools, err := decode(r.Tools)
 		if err != nil {
 			return "", fmt.Errorf("reading tools: %w", err)
 		}
@@ -175,18 +174,19 @@ func (t *Template) Render(r Request) (text string, err error) {
 		}
 	}
 	if len(r.Extra) > 0 {
-		extra, err := d.decode(r.Extra)
+		extra, err := decode(r.Extra)
 		if err != nil {
 			return "", fmt.Errorf("reading template variables: %w", err)
 		}
-		object, ok := extra.(map[string]any)
-		if !ok && extra != nil {
+		v := exec.AsValue(extra)
+		if !v.IsNil() && !v.IsDict() {
 			return "", errors.New("reading template variables: want an object")
 		}
-		maps.Copy(vars, object)
+		for _, p := range pairs(v) {
+			vars[p[0].(string)] = p[1]
+		}
 	}
 	var refused *Refused
-	vars[orderKey] = d.order
 	vars["raise_exception"] = func(message string) (string, error) {
 		refused = &Refused{Message: message}
 		return "", refused
@@ -229,8 +229,8 @@ func (s sole) Inherit(from string) (loaders.Loader, error) { return s, nil }
 
 var environment = &exec.Environment{
 	Context:           exec.EmptyContext().Update(builtins.GlobalFunctions).Update(builtins.GlobalVariables),
-	Filters:           exec.NewFilterSet(map[string]exec.FilterFunction{}).Update(builtins.Filters).Update(exec.NewFilterSet(map[string]exec.FilterFunction{"tojson": toJSON})),
+	Filters:           filters,
 	Tests:             builtins.Tests,
 	ControlStructures: builtins.ControlStructures,
-	Methods:           builtins.Methods,
+	Methods:           methods,
 }

@@ -2,138 +2,22 @@ package chat
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"reflect"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
 	"github.com/nikolalohinski/gonja/v2/exec"
 )
 
-// orderKey is a variable that no template can name.
-const orderKey = "\x00order"
-
-// decoder reads JSON into maps and slices, and remembers the order of each map's
-// keys, which the model sees when tools are written out and Go's maps lose.
-type decoder struct{ order order }
-
-// order finds keys by the map itself or, because the library copies maps on some
-// ways through a template, by the set of its keys.
-type order struct {
-	byMap map[uintptr][]string
-	bySet map[string][]string
-}
-
-func newOrder() order {
-	return order{make(map[uintptr][]string), make(map[string][]string)}
-}
-
-func (o order) put(object map[string]any, keys []string) {
-	o.byMap[reflect.ValueOf(object).Pointer()] = keys
-	o.bySet[setOf(keys)] = keys
-}
-
-func (o order) find(v *exec.Value) []string {
-	val := v.Val
-	for val.Kind() == reflect.Interface {
-		val = val.Elem()
-	}
-	if val.Kind() != reflect.Map {
-		return nil
-	}
-	if keys, ok := o.byMap[val.Pointer()]; ok {
-		return keys
-	}
-	var keys []string
-	for _, k := range v.Keys() {
-		keys = append(keys, k.String())
-	}
-	return o.bySet[setOf(keys)]
-}
-
-func setOf(keys []string) string {
-	return strings.Join(slices.Sorted(slices.Values(keys)), "\x00")
-}
-
-func (d *decoder) decode(b []byte) (any, error) {
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.UseNumber()
-	v, err := d.value(dec)
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	if err != nil {
-		return nil, err
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, errors.New("something follows the value")
-	}
-	return v, nil
-}
-
-func (d *decoder) value(dec *json.Decoder) (any, error) {
-	tok, err := dec.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch t := tok.(type) {
-	case json.Number:
-		if n, err := strconv.Atoi(string(t)); err == nil {
-			return n, nil
-		}
-		return t.Float64()
-	case json.Delim:
-		if t == '[' {
-			list := []any{}
-			for dec.More() {
-				v, err := d.value(dec)
-				if err != nil {
-					return nil, err
-				}
-				list = append(list, v)
-			}
-			_, err := dec.Token()
-			return list, err
-		}
-		object := make(map[string]any)
-		var keys []string
-		for dec.More() {
-			key, err := dec.Token()
-			if err != nil {
-				return nil, err
-			}
-			v, err := d.value(dec)
-			if err != nil {
-				return nil, err
-			}
-			name := key.(string)
-			if _, twice := object[name]; !twice {
-				keys = append(keys, name)
-			}
-			object[name] = v
-		}
-		d.order.put(object, keys)
-		_, err := dec.Token()
-		return object, err
-	}
-	return tok, nil
-}
-
 // toJSON is transformers' tojson: json.dumps with ensure_ascii off.
-func toJSON(e *exec.Evaluator, in *exec.Value, params *exec.VarArgs) *exec.Value {
+func toJSON(_ *exec.Evaluator, in *exec.Value, params *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return in
 	}
 	w := writer{item: ", ", key: ": "}
-	if o, ok := e.Environment.Context.Get(orderKey); ok {
-		w.order, _ = o.(order)
-	}
 	for name, arg := range params.KwArgs {
 		switch name {
 		case "indent":
@@ -169,7 +53,6 @@ func toJSON(e *exec.Evaluator, in *exec.Value, params *exec.VarArgs) *exec.Value
 
 type writer struct {
 	out           bytes.Buffer
-	order         order
 	indent        string
 	item, key     string
 	lines, sorted bool
@@ -213,38 +96,27 @@ func (w *writer) write(v *exec.Value, depth int) error {
 }
 
 func (w *writer) dict(v *exec.Value, depth int) error {
-	keys := w.order.find(v)
-	// A template may have added to the map or made one, so that the order is partial.
-	known := len(keys)
-	if known != v.Len() {
-		keys = slices.Clone(keys)
-		for _, k := range v.Keys() {
-			if !slices.Contains(keys[:known], k.String()) {
-				keys = append(keys, k.String())
-			}
-		}
-	}
+	items := pairs(v)
 	if w.sorted {
-		keys = slices.Clone(keys)
-		sort.Strings(keys)
+		slices.SortStableFunc(items, byKey)
 	}
 	w.out.WriteByte('{')
-	for i, k := range keys {
-		item, ok := v.GetItem(k)
-		if !ok {
-			item = exec.AsValue(nil)
-		}
+	for i, item := range items {
 		w.newline(i, depth+1)
-		if err := w.string(k); err != nil {
+		if err := w.string(exec.ToValue(item[0]).String()); err != nil {
 			return err
 		}
 		w.out.WriteString(w.key)
-		if err := w.write(item, depth+1); err != nil {
+		if err := w.write(exec.ToValue(item[1]), depth+1); err != nil {
 			return err
 		}
 	}
-	w.end(len(keys), depth, '}')
+	w.end(len(items), depth, '}')
 	return nil
+}
+
+func byKey(a, b tuple) int {
+	return strings.Compare(exec.ToValue(a[0]).String(), exec.ToValue(b[0]).String())
 }
 
 func (w *writer) newline(i, depth int) {
