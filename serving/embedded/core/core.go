@@ -429,11 +429,13 @@ func (c *Core) schedule(b *Batch, s *Sequence) {
 		}
 		s.blocks = append(s.blocks, c.pool.take())
 	}
-	b.Rows = append(b.Rows, Row{
-		Seq: s, Start: s.computed, Tokens: c.span(s, s.computed, n), Blocks: s.blocks,
-		Sample: s.computed+n == s.Len() && s.Max > 0,
-		Import: !s.plain && s.Import != nil && s.computed > s.kept*size, ImportFrom: s.kept * size,
-	})
+	// Field by field: a literal would be made elsewhere and copied.
+	at := len(b.Rows)
+	b.Rows = slices.Grow(b.Rows, 1)[:at+1]
+	r := &b.Rows[at]
+	r.Seq, r.Start, r.Tokens, r.Blocks = s, s.computed, c.span(s, s.computed, n), s.blocks
+	r.Sample = s.computed+n == s.Len() && s.Max > 0
+	r.Import, r.ImportFrom = !s.plain && s.Import != nil && s.computed > s.kept*size, s.kept*size
 	b.Tokens += n
 }
 

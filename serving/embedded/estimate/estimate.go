@@ -189,7 +189,8 @@ func (e *Executor) Fill(b *core.Batch, out []core.Token) {
 			e.token(r, &out[i])
 			continue
 		}
-		out[i] = core.Token{ID: e.draw(r)}
+		t := &out[i]
+		t.ID, t.Logprob, t.Rank, t.Top, t.Prompt = e.draw(r), 0, 0, nil, nil
 	}
 }
 
