@@ -10,7 +10,7 @@
 //
 // An Encoder is used by one goroutine at a time; it starts others while it computes,
 // at most Options.Threads at once. RoBERTa, DistilBERT, decoders, relative positions
-// and quantised weights are refused.
+// and weights quantised otherwise than fp8 by channel or tensor are refused.
 package bert
 
 import (

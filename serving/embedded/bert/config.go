@@ -31,6 +31,7 @@ type config struct {
 	activation func([]float32)
 	scores     bool // a cross-encoder
 	sigmoid    bool // of its scores
+	quant      *model.Quantisation
 }
 
 // Is reports whether s is of a kind that this package computes.
@@ -107,9 +108,11 @@ func parseConfig(b []byte) (config, error) {
 		return c, errors.New("is_decoder is true: only encoders are supported")
 	case c.activation == nil:
 		return c, fmt.Errorf("hidden_act %q is not supported", s.Activation)
-	case s.Quant != nil:
-		return c, fmt.Errorf("quantised weights (%s) are not supported", s.Quant.Scheme())
 	}
+	if err := checkQuantisation(s.Quant); err != nil {
+		return c, err
+	}
+	c.quant = s.Quant
 	if !Scores(s) {
 		return c, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"llmops/model"
 	"llmops/model/safetensors"
 )
 
@@ -25,6 +26,7 @@ type weights struct {
 type loader struct {
 	c      *safetensors.Checkpoint
 	prefix string // of what is not the classifier
+	quant  *model.Quantisation
 }
 
 func loadWeights(dir string, c config) (w weights, err error) {
@@ -33,7 +35,7 @@ func loadWeights(dir string, c config) (w weights, err error) {
 		return w, err
 	}
 	defer func() { err = errors.Join(err, checkpoint.Close()) }()
-	l := &loader{c: checkpoint}
+	l := &loader{c: checkpoint, quant: c.quant}
 	if _, ok := checkpoint.Lookup("bert.embeddings.word_embeddings.weight"); ok {
 		l.prefix = "bert."
 	}
@@ -98,8 +100,21 @@ func (l *loader) layer(to *layer, prefix string, c config) (err error) {
 // linear reads matrices of the same size as one.
 func (l *loader) linear(in, out int, names ...string) (linear, error) {
 	to := linear{in: in, out: out * len(names)}
-	for _, name := range names {
-		w, err := l.floats(name+".weight", out, in)
+	for i, name := range names {
+		quantised, err := l.codes(name + ".weight")
+		if err != nil {
+			return to, err
+		}
+		dynamic := quantised && l.quant.Groups[0].Activations != nil
+		if i > 0 && dynamic != to.dynamic {
+			return to, fmt.Errorf("module %s: %w", name, errMixed)
+		}
+		to.dynamic = dynamic
+		read := func() ([]float32, error) { return l.floats(name+".weight", out, in) }
+		if quantised {
+			read = func() ([]float32, error) { return l.fp8(name, out, in) }
+		}
+		w, err := read()
 		if err != nil {
 			return to, err
 		}
@@ -126,6 +141,14 @@ func (l *loader) norm(name string, n int) (to layerNorm, err error) {
 }
 
 func (l *loader) floats(name string, shape ...int) ([]float32, error) {
+	if t, ok := l.c.Lookup(name); ok && !slices.Contains([]safetensors.DType{safetensors.F32, safetensors.BF16, safetensors.F16}, t.DType) {
+		return nil, fmt.Errorf("tensor %q in %s is %s: want F32, BF16 or F16", name, filepath.Base(l.c.ShardOf(name)), t.DType)
+	}
+	return l.values(name, shape...)
+}
+
+// values reads a tensor of a type that the caller has looked at.
+func (l *loader) values(name string, shape ...int) ([]float32, error) {
 	t, ok := l.c.Lookup(name)
 	if !ok {
 		return nil, fmt.Errorf("tensor %q is missing", name)
@@ -139,9 +162,6 @@ func (l *loader) floats(name string, shape ...int) ([]float32, error) {
 	where := fmt.Sprintf("tensor %q in %s", name, filepath.Base(l.c.ShardOf(name)))
 	if !slices.Equal(t.Shape, want) {
 		return nil, fmt.Errorf("%s has the shape %v: config.json makes it %v", where, t.Shape, want)
-	}
-	if !slices.Contains([]safetensors.DType{safetensors.F32, safetensors.BF16, safetensors.F16}, t.DType) {
-		return nil, fmt.Errorf("%s is %s: want F32, BF16 or F16", where, t.DType)
 	}
 	r, err := l.c.Reader(name)
 	if err != nil {
