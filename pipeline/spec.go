@@ -3,6 +3,7 @@ package pipeline
 import (
 	"time"
 
+	"llmops/serving/deploy"
 	"llmops/serving/slo"
 )
 
@@ -22,6 +23,7 @@ type Spec struct {
 	Name      string        `json:"name"`
 	Change    Change        `json:"change"`
 	First     string        `json:"first,omitempty"` // "parent": the first version goes live unasked
+	Task      deploy.Task   `json:"task,omitempty"`
 	Source    string        `json:"source"`
 	File      string        `json:"file"`
 	Engine    Engine        `json:"engine"`
@@ -73,7 +75,8 @@ type Suite struct {
 	Name   string  `json:"name"`
 	Items  string  `json:"items"` // path of the items
 	Limit  int     `json:"limit,omitempty"`
-	Margin float64 `json:"margin"` // of 1: 0.03 is 3 points
+	At     int     `json:"at,omitempty"` // of an encoder: how many passages count
+	Margin float64 `json:"margin"`       // of 1: 0.03 is 3 points
 }
 
 // Eval is the evidence of parity that is asked for.

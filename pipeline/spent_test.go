@@ -22,6 +22,10 @@ import (
 func testArm(t *testing.T, wrong int, asked *atomic.Int64) (eval.Arm, Arm) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			http.NotFound(w, r)
+			return
+		}
 		asked.Add(1)
 		var req openai.ChatRequest
 		if err := openai.Decode(r.Body, &req); err != nil {

@@ -10,7 +10,9 @@ import (
 	"llmops/model/chat"
 	"llmops/model/tokenizer"
 	"llmops/pipeline/benchmark"
+	"llmops/pipeline/benchmark/load"
 	"llmops/pipeline/eval"
+	"llmops/serving/deploy"
 	"llmops/serving/openai"
 )
 
@@ -30,11 +32,11 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := a.Result(ctx, StageDeploy, &dep); err != nil {
 		return evidence.Verdict{}, err
 	}
-	prompts, err := benchmarkPrompts(a.Spec, dep.Candidate.Version.Dir)
+	requests, err := benchmarkRequests(a.Spec, dep.Candidate.Version.Dir)
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
-	o := benchmark.Options{Model: a.Spec.Name, Plan: a.Spec.Traffic.Rate, Output: a.Spec.Traffic.Output, SLO: a.Spec.SLO, Seed: 1}
+	o := benchmark.Options{Plan: a.Spec.Traffic.Rate, SLO: a.Spec.SLO, Seed: 1}
 	for _, r := range benchmarkRates {
 		o.Rates = append(o.Rates, r*o.Plan)
 	}
@@ -42,7 +44,7 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	for _, r := range dep.Candidate.Ready {
 		bases = append(bases, "http://"+r.Addr)
 	}
-	points, err := benchmark.Sweep(ctx, bases, prompts, o, func(d, n int64) { a.Progress("load", d, n) })
+	points, err := benchmark.Sweep(ctx, bases, requests, o, func(d, n int64) { a.Progress("load", d, n) })
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
@@ -52,6 +54,59 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 		v.Warnings = append(v.Warnings, fmt.Sprintf("%g/s: %s", p.Rate, p.Describe()))
 	}
 	return v, nil
+}
+
+// benchmarkRequests are what the benchmark sends.
+func benchmarkRequests(s Spec, dir string) ([]*load.Request, error) {
+	if s.Task != "" {
+		return encoderRequests(s)
+	}
+	prompts, err := benchmarkPrompts(s, dir)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*load.Request, len(prompts))
+	for i, p := range prompts {
+		if out[i], err = benchmark.Chat(s.Name, s.Traffic.Output, p); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// rerankWidth is how many passages a benchmarked request ranks.
+const rerankWidth = 10
+
+// encoderRequests are the passages of the first suite, one a request, or each query
+// with some passages.
+func encoderRequests(s Spec) ([]*load.Request, error) {
+	c, _, err := eval.ReadCorpus(s.Eval.Suites[0].Items, 0)
+	if err != nil {
+		return nil, err
+	}
+	var out []*load.Request
+	add := func(r *load.Request, err error) error {
+		out = append(out, r)
+		return err
+	}
+	if s.Task == deploy.Embedding {
+		for _, p := range c.Passages {
+			if err := add(load.Embed(s.Name, p.Text)); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	}
+	for i, q := range c.Queries {
+		var texts []string
+		for k := range min(rerankWidth, len(c.Passages)) {
+			texts = append(texts, c.Passages[(i*rerankWidth+k)%len(c.Passages)].Text)
+		}
+		if err := add(load.Rerank(s.Name, q.Query, texts)); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // benchmarkPrompts are the prompts of the first suite that are nearest to the

@@ -208,7 +208,7 @@ func reachable(ctx context.Context, a *Attempt) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := deploy.Probe(ctx, a.Deps.Listen, a.Spec.Name, "")
+		err := deploy.Probe(ctx, a.Deps.Listen, a.Spec.Name, "", a.Spec.Task)
 		if err == nil {
 			return nil
 		}

@@ -11,6 +11,7 @@ import (
 	"llmops/fleet"
 	"llmops/model"
 	"llmops/pipeline/eval"
+	"llmops/serving/deploy"
 )
 
 // evalWidth is how many requests each arm has in flight, bounded by the engine.
@@ -101,45 +102,97 @@ const laterLook = 0.0294 / 0.05
 // looks is how many there may be.
 const looks = 2
 
+// trial is a suite's items ready to be asked.
+type trial struct {
+	digest model.Digest
+	n      int
+	about  any // what beside the items decides the verdict
+	// run asks both arms. It returns a line of evidence for each item and how many
+	// differ, and what judges them at a confidence.
+	run func(ctx context.Context) (lines []any, flips int, judge func(confidence float64) evidence.Verdict, err error)
+}
+
+// questions are items with right answers.
+func questions(a *Attempt, s Suite, parent, cand eval.Arm) (trial, error) {
+	items, digest, err := eval.ReadItems(s.Items, s.Limit)
+	return trial{digest, len(items), nil, func(ctx context.Context) (lines []any, flips int, judge func(float64) evidence.Verdict, err error) {
+		samples, err := eval.Ask(ctx, parent, cand, items, min(evalWidth, a.Spec.Engine.MaxNumSeqs), func(d, n int64) { a.Progress(s.Name, d, n) })
+		for _, x := range samples {
+			if x.Parent.Right != x.New.Right {
+				flips++
+			}
+			lines = append(lines, x)
+		}
+		return lines, flips, func(c float64) evidence.Verdict {
+			return eval.Judge(items, samples, eval.SuiteOptions{Name: s.Name, Margin: s.Margin, Confidence: c})
+		}, err
+	}}, err
+}
+
+// retrieval is a corpus that an encoder finds passages in.
+func retrieval(a *Attempt, s Suite, parent, cand eval.Arm) (trial, error) {
+	corpus, digest, err := eval.ReadCorpus(s.Items, s.Limit)
+	find := eval.Embed
+	if a.Spec.Task == deploy.Rerank {
+		find = eval.Rerank
+	}
+	return trial{digest, len(corpus.Queries), s.At, func(ctx context.Context) (lines []any, flips int, judge func(float64) evidence.Verdict, err error) {
+		found, err := find(ctx, parent, cand, corpus, s.At, min(evalWidth, a.Spec.Engine.MaxNumSeqs), func(d, n int64) { a.Progress(s.Name, d, n) })
+		for _, x := range found {
+			if x.Parent.Recall != x.New.Recall {
+				flips++
+			}
+			lines = append(lines, x)
+		}
+		return lines, flips, func(c float64) evidence.Verdict {
+			return eval.JudgeFound(found, s.At, eval.SuiteOptions{Name: s.Name, Margin: s.Margin, Confidence: c})
+		}, err
+	}}, err
+}
+
 // evalSuite asks a suite, or finds the verdict that this candidate already has
 // on its items. That one stands, whatever the suite is called and however many of
 // the items are asked for now; only what was inconclusive is looked at once more,
 // when there are more of them.
 func evalSuite(ctx context.Context, a *Attempt, dep DeployOutput, s Suite, parent, cand eval.Arm) (EvalSuite, error) {
-	items, digest, err := eval.ReadItems(s.Items, s.Limit)
+	open := questions
+	if a.Spec.Task != "" {
+		open = retrieval
+	}
+	t, err := open(a, s, parent, cand)
 	if err != nil {
 		return EvalSuite{}, err
 	}
 	confidence := a.Spec.Eval.Confidence
-	key := model.DigestOf(mustJSON([]any{digest, s.Margin, confidence, dep.Parent.Version.Digest})).Hex()[:32]
+	about := []any{t.digest, s.Margin, confidence, dep.Parent.Version.Digest}
+	if t.about != nil {
+		about = append(about, t.about)
+	}
+	key := model.DigestOf(mustJSON(about)).Hex()[:32]
 	name := spentName(dep.Candidate.Version.Digest, key)
 	old, rev, err := spent(ctx, a, name)
 	if err != nil {
 		return EvalSuite{}, err
 	}
 	if rev != 0 {
-		if old.Verdict.Outcome != evidence.Inconclusive || old.Looks >= looks || len(items) <= old.N {
+		if old.Verdict.Outcome != evidence.Inconclusive || old.Looks >= looks || t.n <= old.N {
 			old.Name, old.Reused = s.Name, true
 			a.Note("suite %s: this candidate has its verdict on these items (%s, on %d, look %d of %d); new items may give it another", s.Name, old.Verdict.Outcome, old.N, old.Looks, looks)
 			return old, nil
 		}
 		confidence = 1 - (1-confidence)*laterLook
 	}
-	samples, err := eval.Ask(ctx, parent, cand, items, min(evalWidth, a.Spec.Engine.MaxNumSeqs), func(d, n int64) { a.Progress(s.Name, d, n) })
+	evidenceLines, flips, judge, err := t.run(ctx)
 	if err != nil {
 		return EvalSuite{}, err
 	}
-	es := EvalSuite{Name: s.Name, Items: string(digest), N: len(samples), Looks: old.Looks + 1,
-		Verdict: eval.Judge(items, samples, eval.SuiteOptions{Name: s.Name, Margin: s.Margin, Confidence: confidence})}
+	es := EvalSuite{Name: s.Name, Items: string(t.digest), N: len(evidenceLines), Flips: flips, Looks: old.Looks + 1, Verdict: judge(confidence)}
 	if es.Looks > 1 {
 		es.Verdict.Warnings = append(es.Verdict.Warnings, fmt.Sprintf("a second look, after one at %d items that decided nothing: judged at a confidence of %.4g", old.N, confidence))
 	}
 	var lines bytes.Buffer
 	enc := json.NewEncoder(&lines)
-	for _, x := range samples {
-		if x.Parent.Right != x.New.Right {
-			es.Flips++
-		}
+	for _, x := range evidenceLines {
 		if err := enc.Encode(x); err != nil {
 			return es, err
 		}

@@ -91,7 +91,7 @@ func runShadow(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 		return evidence.Verdict{}, err
 	}
 	p := canary.ShadowPolicy{Stable: dep.Stable.Version.Name, Candidate: dep.Candidate.Version.Name, Share: a.Spec.Shadow.Share, For: a.Spec.Shadow.For,
-		Max: a.Spec.Canary.Max, SLO: a.Spec.SLO, Same: a.Spec.Change == Infra}
+		Max: a.Spec.Canary.Max, SLO: a.Spec.SLO, Same: a.Spec.Change == Infra && a.Spec.Task == ""}
 	began := a.Deps.Now()
 	res, err := canary.Shadow(ctx, a.control(), p, epoch, canary.Hooks{Intent: a.canaryIntent}, func(r canary.ShadowResult) {
 		a.Progress(fmt.Sprintf("%d copies", r.Copies.Total().Done), int64(a.Deps.Now().Sub(began)), int64(p.For))
@@ -347,7 +347,7 @@ func promote(ctx context.Context, a *Attempt, version string) (canary.Delivery, 
 // for a token. A router that is out of reach is named: what it serves until it is
 // back is the standby.
 func promoted(ctx context.Context, a *Attempt, out PromoteOutput, missing []string) evidence.Verdict {
-	through := deploy.Probe(ctx, a.Deps.Listen, a.Spec.Name, out.Live)
+	through := deploy.Probe(ctx, a.Deps.Listen, a.Spec.Name, out.Live, a.Spec.Task)
 	v := probed("the router answers from "+out.Live, through)
 	parts := []evidence.Verdict{v}
 	if out.Standby != "" {
@@ -356,7 +356,7 @@ func promoted(ctx context.Context, a *Attempt, out PromoteOutput, missing []stri
 			err = errors.New("it has no replicas")
 		}
 		if err == nil {
-			err = deploy.Probe(ctx, st.Replicas[0].Addr, a.Spec.Name, out.Standby)
+			err = deploy.Probe(ctx, st.Replicas[0].Addr, a.Spec.Name, out.Standby, a.Spec.Task)
 		}
 		parts = append(parts, probed("standby "+out.Standby+" produces a token", err))
 	}

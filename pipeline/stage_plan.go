@@ -64,8 +64,10 @@ func runPlan(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
-	if _, err := chat.Load(cand.Dir); err != nil {
-		return evidence.Verdict{}, err
+	if a.Spec.Task == "" {
+		if _, err := chat.Load(cand.Dir); err != nil {
+			return evidence.Verdict{}, err
+		}
 	}
 	e := a.Spec.Engine
 	out := PlanOutput{Parameters: shape.Parameters(), KVToken: shape.KVBytesPerToken(2), Weights: cand.Bytes, Replicas: a.Spec.Placement.Replicas}
@@ -86,13 +88,13 @@ func runPlan(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 // planSuites says what each suite can show, and warns where it is too little.
 func planSuites(a *Attempt, out *PlanOutput, v *evidence.Verdict) error {
 	for _, s := range a.Spec.Eval.Suites {
-		items, _, err := eval.ReadItems(s.Items, s.Limit)
+		n, err := countItems(a.Spec, s)
 		if err != nil {
 			return err
 		}
-		p := PlanSuite{Name: s.Name, Items: len(items), Margin: s.Margin,
+		p := PlanSuite{Name: s.Name, Items: n, Margin: s.Margin,
 			Need: evidence.PairedItems(expectedFlips, s.Margin, a.Spec.Eval.Confidence, planPower),
-			Drop: evidence.SmallestDrop(len(items), expectedFlips, a.Spec.Eval.Confidence, planPower)}
+			Drop: evidence.SmallestDrop(n, expectedFlips, a.Spec.Eval.Confidence, planPower)}
 		out.Suites = append(out.Suites, p)
 		if p.Drop > p.Margin {
 			w := fmt.Sprintf("suite %s: %d items can exclude a drop of %.1f points, not of %.1f; %d items would", s.Name, p.Items, 100*p.Drop, 100*p.Margin, p.Need)
@@ -101,6 +103,16 @@ func planSuites(a *Attempt, out *PlanOutput, v *evidence.Verdict) error {
 		}
 	}
 	return nil
+}
+
+// countItems counts what a suite asks.
+func countItems(s Spec, su Suite) (int, error) {
+	if s.Task != "" {
+		c, _, err := eval.ReadCorpus(su.Items, su.Limit)
+		return len(c.Queries), err
+	}
+	all, _, err := eval.ReadItems(su.Items, su.Limit)
+	return len(all), err
 }
 
 // planCanary says when each guard can be shown safe at the planned traffic.

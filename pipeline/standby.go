@@ -127,7 +127,7 @@ func probeStandby(ctx context.Context, d Deps, b *Standby) (note string) {
 	}
 	var broken []string
 	for _, r := range st.Replicas {
-		if err := deploy.Probe(ctx, r.Addr, b.Alias, b.Version); err != nil {
+		if err := deploy.Probe(ctx, r.Addr, b.Alias, b.Version, deploy.Task(st.Job.Meta["task"])); err != nil {
 			broken = append(broken, r.ID+": "+err.Error())
 		}
 	}

@@ -85,6 +85,10 @@ func engineJob(s Spec, v Version, e Engine) (fleet.Job, error) {
 	if err != nil {
 		return fleet.Job{}, err
 	}
+	meta := map[string]string{"alias": s.Name, "version": v.Name, "role": v.Scheme}
+	if s.Task != "" {
+		meta["task"] = string(s.Task)
+	}
 	return fleet.Job{Name: JobName(s.Name, v.Name), Version: v.Name, Pool: s.Placement.Pool, Kind: fleet.Engine,
-		Groups: []fleet.Group{g}, Meta: map[string]string{"alias": s.Name, "version": v.Name, "role": v.Scheme}}, nil
+		Groups: []fleet.Group{g}, Meta: meta}, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"llmops/model"
 	"llmops/serving/embedded"
 	"llmops/serving/embedded/core"
 	"llmops/serving/embedded/estimate"
@@ -35,8 +36,9 @@ func newEngineServeCmd(e *env) *cobra.Command {
 		Use:   "serve --model DIR",
 		Short: "Serve a checkpoint over an OpenAI-compatible API",
 		Long: `Serve answers /v1/chat/completions, /v1/completions, /v1/models, /health and
-/metrics for the checkpoint in --model: the Llama family in bf16, f16, f32,
-compressed-tensors fp8 or int4, computed on the CPU.
+/metrics for the checkpoint in --model: Llama, Mistral, Qwen2 and Qwen3 in bf16,
+f16, f32 or compressed-tensors fp8, int8 or int4, computed on the CPU. For an
+encoder of the BERT family it is /v1/embeddings, /v1/rerank and /v1/score.
 
   llmops engine serve --model examples/freight/weights --listen 127.0.0.1:8000
 
@@ -95,6 +97,17 @@ share is of the requests, drawn by the seed; without one a fault hits all.
 }
 
 func (e *env) serveEngine(ctx context.Context, o embedded.Options, listen string) error {
+	shape, err := model.LoadShape(o.ModelDir)
+	if err != nil {
+		return err
+	}
+	if embedded.IsEncoder(shape) {
+		s, err := embedded.NewEncoder(o)
+		if err != nil {
+			return err
+		}
+		return errors.Join(e.serveHTTP(ctx, listen, s, s.Drain), s.Close())
+	}
 	s, err := embedded.New(o)
 	if err != nil {
 		return err

@@ -24,6 +24,7 @@ kind: Model
 name: ${NAME} # what clients put in "model"
 change: infra # weights in fewer bits, another engine or other flags: answers must be the source's
 first: ask # parent: the first version, which is the source as it is, goes live unasked
+#task: generate # or embedding, or rerank, for an encoder of the BERT family
 source: ${SOURCE} # the folder with config.json, the tokenizer and the safetensors files
 
 engine:
@@ -53,7 +54,7 @@ traffic:
 # interactive-strict 400ms and 30ms.
 slo:
   preset: interactive
-  #ttft: 800ms # in the place of the preset's
+  #ttft: 800ms # in the place of the preset's; of an encoder, the whole answer's
   #tpot: 50ms
   error_rate: 1%
   refusal_rate: 1% # answers that end with content_filter or a refusal

@@ -157,6 +157,10 @@ func (e *env) summary(ctx context.Context, h *home, head pipeline.Head, out evid
 		return
 	}
 	if head.State == pipeline.Done && out == evidence.Pass {
-		e.say("%s answers on http://%s/v1/chat/completions; llmops status shows it, llmops down stops everything", head.Alias, at)
+		s, err := pipeline.ReadSpec(ctx, h.blobs, head)
+		if err != nil {
+			return
+		}
+		e.say("%s answers on http://%s%s; llmops status shows it, llmops down stops everything", head.Alias, at, s.Task.Path())
 	}
 }

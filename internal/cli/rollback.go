@@ -82,7 +82,7 @@ func (e *env) rollback(ctx context.Context, h *home, alias, to string, yes bool)
 		return usage("version %s has no replicas: there is nothing to go back to", target)
 	}
 	for _, r := range st.Replicas {
-		if err := deploy.Probe(ctx, r.Addr, alias, target); err != nil {
+		if err := deploy.Probe(ctx, r.Addr, alias, target, deploy.Task(st.Job.Meta["task"])); err != nil {
 			return fmt.Errorf("refusing to go back to %s: replica %s is broken: %w", target, r.ID, err)
 		}
 	}

@@ -16,12 +16,17 @@ import (
 
 	"llmops/fleet"
 	"llmops/pipeline"
+	"llmops/serving/deploy"
 	"llmops/serving/embedded"
 	"llmops/serving/slo"
 )
 
 // Guards are what a canary can be rolled back on.
 var Guards = []string{"ttft", "tpot", "errors", "refusals"}
+
+// encoderGuards are those of encoders, whose answer comes all at once: its end is
+// what ttft measures.
+var encoderGuards = []string{"ttft", "errors"}
 
 // maxName leaves room in the names of documents and replicas, which begin and
 // end with more.
@@ -36,6 +41,7 @@ type file struct {
 	Name       scalar `yaml:"name"`
 	Change     scalar `yaml:"change"`
 	First      scalar `yaml:"first"`
+	Task       scalar `yaml:"task"`
 	Source     scalar `yaml:"source"`
 	Engine     struct {
 		Kind        scalar `yaml:"kind"`
@@ -70,6 +76,7 @@ type file struct {
 			Name   scalar `yaml:"name"`
 			Items  scalar `yaml:"items"`
 			Limit  scalar `yaml:"limit"`
+			At     scalar `yaml:"at"`
 			Margin scalar `yaml:"margin"`
 		} `yaml:"suites"`
 		Text       scalar `yaml:"text"`
@@ -114,19 +121,21 @@ func (f *file) spec(r *reader) pipeline.Spec {
 	dir := filepath.Dir(r.path)
 	r.oneOf("apiVersion", f.APIVersion, "", "llmops/v1")
 	r.oneOf("kind", f.Kind, "", "Model")
+	task := f.task(r)
 	s := pipeline.Spec{
 		Name: r.text(f.Name, ""), File: r.path,
 		Change:    pipeline.Change(r.oneOf("change", f.Change, "infra", "infra")),
 		First:     r.oneOf("first", f.First, "ask", "ask", "parent"),
+		Task:      task,
 		Source:    f.source(r, dir),
 		Engine:    f.engine(r),
 		Quantise:  f.quantise(r),
 		Placement: f.placement(r),
-		Traffic:   f.traffic(r, dir),
-		SLO:       f.slo(r),
-		Eval:      f.eval(r, dir),
+		Traffic:   f.traffic(r, dir, task),
+		SLO:       f.slo(r, task),
+		Eval:      f.eval(r, dir, task),
 		Shadow:    pipeline.Shadow{Share: r.part("shadow.share", f.Shadow.Share, 0.05), For: r.span("shadow.for", f.Shadow.For, 7*24*time.Hour)},
-		Canary:    f.canary(r),
+		Canary:    f.canary(r, task),
 		Standby:   r.duration("standby", f.Standby, 48*time.Hour),
 	}
 	switch n := len(fleet.Escape(s.Name)); {
@@ -141,6 +150,22 @@ func (f *file) spec(r *reader) pipeline.Spec {
 		r.complain(cmpSet(f.Traffic.Input, f.Traffic.Output), "traffic.input and traffic.output are %d tokens together, more than engine.max_model_len, %d", t.Input+t.Output, s.Engine.MaxModelLen)
 	}
 	return s
+}
+
+// task is what the model is for.
+func (f *file) task(r *reader) deploy.Task {
+	t := r.oneOf("task", f.Task, "generate", "generate", string(deploy.Embedding), string(deploy.Rerank))
+	if t == "generate" {
+		return ""
+	}
+	return deploy.Task(t)
+}
+
+// generates complains about a key that means something for generated text alone.
+func (r *reader) generates(task deploy.Task, s scalar, key string) {
+	if task != "" && s.set() {
+		r.complain(s, "%s: a model for %s generates no text; leave it out", key, task)
+	}
 }
 
 func (f *file) source(r *reader, dir string) string {
@@ -194,14 +219,15 @@ func (f *file) placement(r *reader) pipeline.Placement {
 	}
 }
 
-func (f *file) traffic(r *reader, dir string) pipeline.Traffic {
+func (f *file) traffic(r *reader, dir string, task deploy.Task) pipeline.Traffic {
+	r.generates(task, f.Traffic.Output, "traffic.output")
 	t := pipeline.Traffic{
 		Rate:   r.rate("traffic.rate", f.Traffic.Rate, 0),
 		Input:  r.integer("traffic.input", f.Traffic.Input, 0),
 		Output: r.integer("traffic.output", f.Traffic.Output, 0),
 		Replay: abs(dir, r.text(f.Traffic.Replay, "")),
 	}
-	for key, unset := range map[string]bool{"traffic.rate": t.Rate == 0, "traffic.input": t.Input == 0, "traffic.output": t.Output == 0} {
+	for key, unset := range map[string]bool{"traffic.rate": t.Rate == 0, "traffic.input": t.Input == 0, "traffic.output": t.Output == 0 && task == ""} {
 		if unset {
 			r.missing(key, "the benchmark and the plan are made for it")
 		}
@@ -220,7 +246,9 @@ func (r *reader) exists(s scalar, key, path string) {
 	}
 }
 
-func (f *file) slo(r *reader) slo.Class {
+func (f *file) slo(r *reader, task deploy.Task) slo.Class {
+	r.generates(task, f.SLO.TPOT, "slo.tpot")
+	r.generates(task, f.SLO.RefusalRate, "slo.refusal_rate")
 	presets := slo.Presets()
 	names := []string{}
 	for n := range presets {
@@ -234,12 +262,17 @@ func (f *file) slo(r *reader) slo.Class {
 	if f.SLO.TPOT.set() {
 		c.TPOT = slo.Bound{Quantile: 0.95, Limit: r.span("slo.tpot", f.SLO.TPOT, 0)}
 	}
+	if task != "" {
+		c.TPOT = slo.Bound{}
+	}
 	c.ErrorRate = r.part("slo.error_rate", f.SLO.ErrorRate, 0)
 	c.RefusalRate = r.part("slo.refusal_rate", f.SLO.RefusalRate, 0)
 	return c
 }
 
-func (f *file) eval(r *reader, dir string) pipeline.Eval {
+func (f *file) eval(r *reader, dir string, task deploy.Task) pipeline.Eval {
+	r.generates(task, f.Eval.Text, "eval.text")
+	r.generates(task, f.Eval.Canaries, "eval.canaries")
 	e := pipeline.Eval{
 		Text:       abs(dir, r.text(f.Eval.Text, "")),
 		Canaries:   abs(dir, r.text(f.Eval.Canaries, "")),
@@ -260,6 +293,11 @@ func (f *file) eval(r *reader, dir string) pipeline.Eval {
 	seen := map[string]bool{}
 	for _, in := range f.Eval.Suites {
 		su := pipeline.Suite{Name: r.text(in.Name, ""), Margin: r.points("eval.suites.margin", in.Margin, 0)}
+		if task != "" {
+			su.At = r.integer("eval.suites.at", in.At, 10)
+		} else if in.At.set() {
+			r.complain(in.At, "eval.suites.at: only an encoder's suite has it, as the k of recall@k")
+		}
 		if in.Limit.set() {
 			su.Limit = r.integer("eval.suites.limit", in.Limit, 0)
 		}
@@ -285,7 +323,11 @@ func cmpSet(a, b scalar) scalar {
 	return b
 }
 
-func (f *file) canary(r *reader) pipeline.Canary {
+func (f *file) canary(r *reader, task deploy.Task) pipeline.Canary {
+	guards := Guards
+	if task != "" {
+		guards = encoderGuards
+	}
 	if f.Canary.Zone.set() {
 		r.complain(f.Canary.Zone, "canary.zone: a fleet of one machine has no zones; leave it out")
 	}
@@ -309,14 +351,14 @@ func (f *file) canary(r *reader) pipeline.Canary {
 		c.Steps = []pipeline.Step{{Weight: 0.01, Bake: 24 * time.Hour}, {Weight: 0.1, Bake: 2 * time.Hour}, {Weight: 0.5, Bake: 2 * time.Hour}}
 	}
 	for _, g := range f.Canary.RollbackOn {
-		if !slices.Contains(Guards, g.text) {
-			r.complain(g, "canary.rollback_on: %q is none of %s", g.text, strings.Join(Guards, ", "))
+		if !slices.Contains(guards, g.text) {
+			r.complain(g, "canary.rollback_on: %q is none of %s", g.text, strings.Join(guards, ", "))
 			continue
 		}
 		c.RollbackOn = append(c.RollbackOn, g.text)
 	}
 	if len(c.RollbackOn) == 0 {
-		c.RollbackOn = slices.Clone(Guards)
+		c.RollbackOn = slices.Clone(guards)
 	}
 	return c
 }

@@ -38,12 +38,10 @@ const (
 
 // Options of a sweep.
 type Options struct {
-	Model  string
-	Rates  []float64 // requests a second, rising
-	Plan   float64   // the one of Rates that is planned for
-	Output int       // tokens of each answer, exactly
-	Seed   uint64
-	SLO    slo.Class
+	Rates []float64 // requests a second, rising
+	Plan  float64   // the one of Rates that is planned for
+	Seed  uint64
+	SLO   slo.Class
 }
 
 // Point is what one rate gave.
@@ -51,6 +49,7 @@ type Point struct {
 	Rate    float64      `json:"rate"`
 	Summary load.Summary `json:"summary"`
 	Over    Over         `json:"over"`
+	Failure string       `json:"failure,omitempty"` // of the first request that failed
 }
 
 // Over counts what exceeded the service level, of those that could.
@@ -63,11 +62,11 @@ type Over struct {
 
 // Sweep offers each rate in turn to the replicas at bases, http://host:port, one
 // request to each in turn. progress gets thousandths of a rate done and to do.
-func Sweep(ctx context.Context, bases []string, prompts [][]openai.Message, o Options, progress func(done, total int64)) ([]Point, error) {
+func Sweep(ctx context.Context, bases []string, requests []*load.Request, o Options, progress func(done, total int64)) ([]Point, error) {
 	if len(bases) == 0 {
 		return nil, errors.New("no replicas to send to")
 	}
-	if len(prompts) == 0 {
+	if len(requests) == 0 {
 		return nil, errors.New("no prompts to send")
 	}
 	client := load.NewClient()
@@ -79,9 +78,9 @@ func Sweep(ctx context.Context, bases []string, prompts [][]openai.Message, o Op
 		length := o.length(rate)
 		n := int(rate * length.Seconds())
 		source := func(int) (*load.Request, error) {
-			m := prompts[next%len(prompts)]
+			r := *requests[next%len(requests)]
 			next++
-			return request(o, m)
+			return &r, nil
 		}
 		var results []*load.Result
 		pacer := load.Limit(load.Poisson(rate, o.Seed+uint64(i)), n, 2*length)
@@ -96,7 +95,7 @@ func Sweep(ctx context.Context, bases []string, prompts [][]openai.Message, o Op
 			return out, err
 		}
 		bound := load.SLO{TTFT: o.SLO.TTFT.Limit, TPOT: o.SLO.TPOT.Limit}
-		out = append(out, Point{Rate: rate, Summary: load.Summarise(results, stats, bound), Over: count(results, o.SLO)})
+		out = append(out, Point{Rate: rate, Summary: load.Summarise(results, stats, bound), Over: count(results, o.SLO), Failure: failure(results)})
 		wait := time.NewTimer(settle)
 		select {
 		case <-ctx.Done():
@@ -106,6 +105,16 @@ func Sweep(ctx context.Context, bases []string, prompts [][]openai.Message, o Op
 		}
 	}
 	return out, nil
+}
+
+// failure is what was first heard of a request that failed.
+func failure(results []*load.Result) string {
+	for _, r := range results {
+		if !r.OK() {
+			return string(r.Kind) + ": " + r.Error
+		}
+	}
+	return ""
 }
 
 func inTurn(bases []string, client *http.Client) load.Target {
@@ -143,19 +152,21 @@ func (p Point) Describe() string {
 		}
 		return fmt.Sprintf("%.3g", ns/1e6)
 	}
+	if s.OutputTokens == 0 && s.Done > 0 { // an encoder's answers have no tokens
+		return fmt.Sprintf("answer p50 %s p95 %s ms, %.1f items/s, %.1f%% good of %d", ms(s.TTFT.P50), ms(s.TTFT.P95), s.RequestRate, 100*s.GoodShare, s.Attempted)
+	}
 	return fmt.Sprintf("TTFT p50 %s p95 %s ms, TPOT p50 %s p95 %s ms, %.0f tokens/s out, %.1f%% good of %d",
 		ms(s.TTFT.P50), ms(s.TTFT.P95), ms(s.TPOT.P50), ms(s.TPOT.P95), s.OutputRate, 100*s.GoodShare, s.Attempted)
 }
 
-// request asks for exactly o.Output tokens, greedily.
-func request(o Options, m []openai.Message) (*load.Request, error) {
+// Chat asks model for exactly output tokens, greedily.
+func Chat(model string, output int, m []openai.Message) (*load.Request, error) {
 	zero := 0.0
 	r := openai.ChatRequest{Messages: m}
-	r.Model, r.MaxTokens, r.MinTokens, r.Temperature, r.IgnoreEOS = o.Model, &o.Output, &o.Output, &zero, true
-	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true}
+	r.Model, r.MaxTokens, r.MinTokens, r.Temperature, r.IgnoreEOS = model, &output, &output, &zero, true
 	q, err := load.Chat(r)
 	if q != nil {
-		q.Want = o.Output
+		q.Want = output
 	}
 	return q, err
 }
@@ -207,6 +218,9 @@ func Judge(points []Point, o Options) evidence.Verdict {
 		v.N = p.Over.ErrorsOf
 		if p.Over.Late > int(lateShare*float64(p.Over.LateOf)) {
 			v.Warnings = append(v.Warnings, fmt.Sprintf("%d of %d requests left more than %v late: the generator was short of CPU", p.Over.Late, p.Over.LateOf, late))
+		}
+		if p.Failure != "" {
+			v.Warnings = append(v.Warnings, fmt.Sprintf("%d requests failed, the first with %s", p.Over.Errors, p.Failure))
 		}
 		for _, c := range p.Summary.Checks {
 			if !c.OK {

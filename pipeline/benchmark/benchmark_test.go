@@ -91,8 +91,15 @@ func TestSweep(t *testing.T) {
 		defer s.Close()
 		bases = append(bases, s.URL)
 	}
-	prompts := [][]openai.Message{{{Role: "user", Content: openai.Text("a")}}, {{Role: "user", Content: openai.Text("b")}}}
-	o := Options{Model: "m", Rates: []float64{200}, Plan: 200, Output: 3, SLO: class}
+	var prompts []*load.Request
+	for _, text := range []string{"a", "b"} {
+		r, err := Chat("m", 3, []openai.Message{{Role: "user", Content: openai.Text(text)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		prompts = append(prompts, r)
+	}
+	o := Options{Rates: []float64{200}, Plan: 200, SLO: class}
 	last, all := int64(0), int64(0)
 	points, err := Sweep(t.Context(), bases, prompts, o, func(done, total int64) { last, all = done, total })
 	if err != nil || len(points) != 1 {

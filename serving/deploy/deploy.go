@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -134,7 +135,7 @@ func ready(ctx context.Context, j fleet.Job, replicas []fleet.Replica, warm Prom
 // token asks the replica for one token and holds it to its version.
 func token(ctx context.Context, j fleet.Job, r fleet.Replica, warm Prompts) (time.Duration, error) {
 	began := time.Now()
-	if err := Probe(ctx, r.Addr, j.Meta["alias"], j.Meta["version"]); err != nil {
+	if err := Probe(ctx, r.Addr, j.Meta["alias"], j.Meta["version"], Task(j.Meta["task"])); err != nil {
 		return 0, fmt.Errorf("replica %s: %w", r.ID, err)
 	}
 	took := time.Since(began)
@@ -148,24 +149,65 @@ func token(ctx context.Context, j fleet.Job, r fleet.Replica, warm Prompts) (tim
 	return took, nil
 }
 
-// Probe asks the server at addr for one token of alias and refuses an answer
-// that names another version. An empty version accepts any, and not every
-// engine names one.
-func Probe(ctx context.Context, addr, alias, version string) error {
+// Task is what a model is for; the zero Task generates text.
+type Task string
+
+// The tasks of encoders.
+const (
+	Embedding Task = "embedding"
+	Rerank    Task = "rerank"
+)
+
+// Path is where requests of the task go.
+func (t Task) Path() string {
+	switch t {
+	case Embedding:
+		return "/v1/embeddings"
+	case Rerank:
+		return "/v1/rerank"
+	}
+	return "/v1/chat/completions"
+}
+
+// Probe asks the server at addr for one token of alias, of an encoder for one
+// vector or score, and refuses an answer that names another version. An empty
+// version accepts any, and not every engine names one.
+func Probe(ctx context.Context, addr, alias, version string, task Task) error {
 	ctx, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
 	c := &openai.Client{BaseURL: "http://" + addr}
-	res, header, err := c.Chat(ctx, request(alias, []openai.Message{{Role: "user", Content: openai.Text("1")}}), nil)
+	what, header, err := probe(ctx, c, alias, task)
 	if err != nil {
-		return fmt.Errorf("asking for a token: %w", err)
-	}
-	if res.Usage == nil || res.Usage.CompletionTokens < 1 {
-		return errors.New("asking for a token: the answer has none")
+		return fmt.Errorf("asking for a %s: %w", what, err)
 	}
 	if got := header.Get(versionHeader); version != "" && got != "" && got != version {
-		return fmt.Errorf("asking for a token: version %s answered instead of %s", got, version)
+		return fmt.Errorf("asking for a %s: version %s answered instead of %s", what, got, version)
 	}
 	return nil
+}
+
+var errNone = errors.New("the answer has none")
+
+func probe(ctx context.Context, c *openai.Client, alias string, task Task) (what string, header http.Header, err error) {
+	switch task {
+	case Embedding:
+		res, header, err := c.Embeddings(ctx, &openai.EmbeddingRequest{Model: alias, Input: openai.Input{Prompt: openai.Prompt{Texts: []string{"1"}}}})
+		if err == nil && (len(res.Data) != 1 || len(res.Data[0].Embedding.Values) == 0) {
+			err = errNone
+		}
+		return "vector", header, err
+	case Rerank:
+		res, header, err := c.Rerank(ctx, &openai.RerankRequest{Model: alias, Query: "1", Documents: []openai.Document{{Text: "1"}}})
+		if err == nil && len(res.Results) != 1 {
+			err = errNone
+		}
+		return "score", header, err
+	}
+	res, header, err := c.Chat(ctx, request(alias, []openai.Message{{Role: "user", Content: openai.Text("1")}}), nil)
+	if err == nil && (res.Usage == nil || res.Usage.CompletionTokens < 1) {
+		err = errNone
+	}
+	return "token", header, err
 }
 
 func request(alias string, messages []openai.Message) *openai.ChatRequest {

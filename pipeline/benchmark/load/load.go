@@ -33,6 +33,7 @@ type Request struct {
 	Body         []byte
 	Conversation string // X-Conversation-Id; empty: not sent
 	Stream       bool
+	Encode       bool   // the answer is vectors or scores: its end is its first token
 	Class        string // carried into the result
 	Want         int    // output tokens the request asks for exactly; 0: open
 }

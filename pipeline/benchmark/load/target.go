@@ -15,8 +15,12 @@ import (
 	"llmops/serving/openai"
 )
 
-// PathChat is where chat requests go.
-const PathChat = "/v1/chat/completions"
+// Where requests go.
+const (
+	PathChat   = "/v1/chat/completions"
+	PathEmbed  = "/v1/embeddings"
+	PathRerank = "/v1/rerank"
+)
 
 // maxAnswer bounds an answer that is not a stream.
 const maxAnswer = 64 << 20
@@ -26,6 +30,22 @@ func Chat(r openai.ChatRequest) (*Request, error) {
 	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true}
 	b, err := json.Marshal(r)
 	return &Request{Path: PathChat, Body: b, Stream: true}, err
+}
+
+// Embed asks for the vectors of texts.
+func Embed(model string, texts ...string) (*Request, error) {
+	b, err := json.Marshal(openai.EmbeddingRequest{Model: model, Input: openai.Input{Prompt: openai.Prompt{Texts: texts}}, EncodingFormat: openai.FormatBase64})
+	return &Request{Path: PathEmbed, Body: b, Encode: true}, err
+}
+
+// Rerank asks for the scores of documents.
+func Rerank(model, query string, documents []string) (*Request, error) {
+	r := openai.RerankRequest{Model: model, Query: query}
+	for _, d := range documents {
+		r.Documents = append(r.Documents, openai.Document{Text: d})
+	}
+	b, err := json.Marshal(r)
+	return &Request{Path: PathRerank, Body: b, Encode: true}, err
 }
 
 // NewClient is an HTTP client for many streams to one server. Its connections
@@ -76,7 +96,12 @@ func HTTP(base string, client *http.Client, header http.Header) Target {
 		case r.Stream:
 			err = fmt.Errorf("asked for a stream, got %q", ans.Header.Get("Content-Type"))
 		default:
-			err = whole(ans.Body, &p)
+			if err = whole(ans.Body, &p); err == nil && r.Encode {
+				res.FirstToken = now()
+				res.LastToken = res.FirstToken
+			}
+			// Encoders count what they read and nothing else.
+			p.Usage = p.Usage || r.Encode && p.Prompt > 0
 		}
 		if p.Usage {
 			res.Count, res.Input, res.Cached, res.Output = CountUsage, p.Prompt, p.Cached, p.Output

@@ -18,18 +18,21 @@ import (
 //
 //	{"at": 0.25, "messages": [{"role": "user", "content": "…"}], "max_tokens": 32}
 //
-// at is in seconds. Lines that name the same conversation are turns of one;
+// at is in seconds. Instead of messages a line for an encoder has its input, or a
+// query and documents. Lines that name the same conversation are turns of one;
 // every other line is a conversation of its own.
 type Traffic struct {
 	at     []time.Duration
-	bodies []openai.ChatRequest
-	talks  []string
+	lines  []trafficLine
 	period time.Duration
 }
 
 type trafficLine struct {
 	At           *float64         `json:"at"`
 	Messages     []openai.Message `json:"messages"`
+	Input        string           `json:"input"`
+	Query        string           `json:"query"`
+	Documents    []string         `json:"documents"`
 	MaxTokens    *int             `json:"max_tokens"`
 	Temperature  *float64         `json:"temperature"`
 	Conversation string           `json:"conversation"`
@@ -51,8 +54,8 @@ func ReadTraffic(in io.Reader) (*Traffic, error) {
 			return bad(errors.New("at is missing"))
 		case !(*l.At >= 0 && *l.At < math.MaxInt32):
 			return bad(fmt.Errorf("at is %v, want seconds from 0", *l.At))
-		case len(l.Messages) == 0:
-			return bad(errors.New("messages are missing"))
+		case l.kinds() != 1:
+			return bad(errors.New("messages are missing, or for an encoder input, or query with documents; one of them"))
 		case l.MaxTokens != nil && *l.MaxTokens < 1:
 			return bad(fmt.Errorf("max_tokens is %d, want 1 or more", *l.MaxTokens))
 		}
@@ -61,9 +64,7 @@ func ReadTraffic(in io.Reader) (*Traffic, error) {
 			return bad(fmt.Errorf("at goes back from %v to %v", t.at[len(t.at)-1], at))
 		}
 		t.at = append(t.at, at)
-		t.talks = append(t.talks, l.Conversation)
-		t.bodies = append(t.bodies, openai.ChatRequest{
-			Sampling: openai.Sampling{MaxTokens: l.MaxTokens, Temperature: l.Temperature}, Messages: l.Messages})
+		t.lines = append(t.lines, l)
 		return nil
 	})
 	if err != nil {
@@ -94,21 +95,45 @@ func (t *Traffic) Replay(model, prefix string, speed float64) (Pacer, Source, er
 	for i := range at {
 		at[i] = scale(at[i])
 	}
-	bodies := make([][]byte, len(at))
-	for i, b := range t.bodies {
-		b.Model = model
-		r, err := Chat(b)
+	requests := make([]*Request, len(at))
+	for i := range t.lines {
+		r, err := t.lines[i].request(model)
 		if err != nil {
 			return nil, nil, fmt.Errorf("making request %d of the traffic: %w", i, err)
 		}
-		bodies[i] = r.Body
+		requests[i] = r
 	}
 	return Loop(at, max(scale(t.period), 1)), func(i int) (*Request, error) {
-		k := i % len(bodies)
-		id := prefix + "-" + strconv.Itoa(i)
-		if t.talks[k] != "" {
-			id = prefix + "-" + strconv.Itoa(i/len(bodies)) + "-" + t.talks[k]
+		k := i % len(requests)
+		r := *requests[k]
+		r.Conversation = prefix + "-" + strconv.Itoa(i)
+		if talk := t.lines[k].Conversation; talk != "" {
+			r.Conversation = prefix + "-" + strconv.Itoa(i/len(requests)) + "-" + talk
 		}
-		return &Request{Path: PathChat, Body: bodies[k], Stream: true, Conversation: id}, nil
+		return &r, nil
 	}, nil
+}
+
+// kinds counts the kinds of request that a line could be.
+func (l *trafficLine) kinds() (n int) {
+	if len(l.Messages) > 0 {
+		n++
+	}
+	if l.Input != "" {
+		n++
+	}
+	if l.Query != "" && len(l.Documents) > 0 {
+		n++
+	}
+	return n
+}
+
+func (l *trafficLine) request(model string) (*Request, error) {
+	switch {
+	case l.Input != "":
+		return Embed(model, l.Input)
+	case l.Query != "":
+		return Rerank(model, l.Query, l.Documents)
+	}
+	return Chat(openai.ChatRequest{Sampling: openai.Sampling{Model: model, MaxTokens: l.MaxTokens, Temperature: l.Temperature}, Messages: l.Messages})
 }
