@@ -97,6 +97,9 @@ func (b *builder) literal(from int32, text string) int32 {
 // literals adds texts, which share the nodes of a common beginning.
 func (b *builder) literals(from, to int32, texts []string) {
 	after := make(map[byte][]string)
+	if b.full {
+		return
+	}
 	for _, t := range texts {
 		if t == "" {
 			b.eps(from, to)
@@ -134,15 +137,7 @@ func (b *builder) check(root int32) error {
 	if b.full {
 		return fmt.Errorf("the schema needs more than %d states", maxNodes)
 	}
-	ends := make([]bool, len(b.rules))
-	for changed := true; changed; {
-		changed = false
-		for r := range b.rules {
-			if !ends[r] && b.reaches(int32(r), ends) {
-				ends[r], changed = true, true
-			}
-		}
-	}
+	ends := b.ends()
 	for r, ok := range ends {
 		if !ok {
 			return fmt.Errorf("schema at %q: no finite value is valid", b.rules[r].name)
@@ -179,39 +174,61 @@ func (b *builder) check(root int32) error {
 	return nil
 }
 
-// reaches reports whether r's end can be reached by calls of rules that end.
-func (b *builder) reaches(r int32, ends []bool) bool {
-	return b.search(r, func(e *edge) bool { return e.call < 0 || ends[e.call] }, func(*edge) {})
+// ends tells which rules' ends can be reached, by calls of rules of which that is
+// true in turn.
+func (b *builder) ends() []bool {
+	ends := make([]bool, len(b.rules))
+	reached := make([]bool, len(b.nodes))
+	waiting := make([][]int32, len(b.rules)) // nodes that are reached when the rule has an end
+	var todo []int32
+	reach := func(n int32) {
+		if !reached[n] {
+			reached[n] = true
+			todo = append(todo, n)
+		}
+	}
+	for _, r := range b.rules {
+		reach(r.start)
+	}
+	for len(todo) > 0 {
+		n := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for i := range b.nodes[n].edges {
+			if e := &b.nodes[n].edges[i]; e.call < 0 || ends[e.call] {
+				reach(e.to)
+			} else {
+				waiting[e.call] = append(waiting[e.call], e.to)
+			}
+		}
+		if r := b.nodes[n].rule; n == b.rules[r].final {
+			ends[r] = true
+			for _, to := range waiting[r] {
+				reach(to)
+			}
+			waiting[r] = nil
+		}
+	}
+	return ends
 }
 
 // callsFirst lists what r may call before it has taken a byte. No rule is empty.
 func (b *builder) callsFirst(r int32) (callees []int32) {
-	b.search(r, func(e *edge) bool { return e.silent() && e.call < 0 }, func(e *edge) {
-		if e.call >= 0 {
-			callees = append(callees, e.call)
-		}
-	})
-	return callees
-}
-
-// search follows the edges of rule r that pass and reports whether its final node
-// is among those met; each sees all edges.
-func (b *builder) search(r int32, pass func(*edge) bool, each func(*edge)) bool {
 	seen := map[int32]bool{b.rules[r].start: true}
 	todo := []int32{b.rules[r].start}
 	for len(todo) > 0 {
 		n := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		for i := range b.nodes[n].edges {
-			e := &b.nodes[n].edges[i]
-			each(e)
-			if pass(e) && !seen[e.to] {
+		for _, e := range b.nodes[n].edges {
+			switch {
+			case e.call >= 0:
+				callees = append(callees, e.call)
+			case e.silent() && !seen[e.to]:
 				seen[e.to] = true
 				todo = append(todo, e.to)
 			}
 		}
 	}
-	return seen[b.rules[r].final]
+	return callees
 }
 
 // classes numbers the bytes that no edge tells apart, and gives one of each.

@@ -216,6 +216,7 @@ func TestRefusals(t *testing.T) {
 		`{"const":1,"minimum":0}`:                                                  `keyword "minimum": not supported beside "const"`,
 		`{"anyOf":[]}`:                                                             `keyword "anyOf"`,
 		`{"oneOf":[{"type":"integer"},{"type":"number"}]}`:                         `keyword "oneOf": alternatives 0 and 1`,
+		`{"anyOf":[` + strings.Repeat(`{},`, maxAlternatives) + `{}]}`:             `keyword "anyOf": has 129 schemas`,
 		`{"allOf":[{},{}]}`:                                                        `keyword "allOf"`,
 		`{"$ref":"https://example.com/x"}`:                                         `keyword "$ref"`,
 		`{"$ref":"#/$defs/missing"}`:                                               `keyword "$ref"`,

@@ -9,12 +9,12 @@ import (
 
 // Bounds of what a grammar keeps. A state is about a kilobyte.
 const (
-	keepStates    = 1 << 14
-	keepMaskBytes = 16 << 20
+	keepStates    = 1 << 13
+	keepMaskBytes = 8 << 20
 	// maxStacks bounds a state. Alternatives that begin alike and nest could make
 	// twice as many with every level; what goes over the bound is not followed, so
 	// that the guide gets narrower and never wrong.
-	maxStacks = 1 << 12
+	maxStacks = 512
 )
 
 // frame is a call of a rule under way: where it stands or goes on after the call
@@ -248,6 +248,7 @@ func (l *lazy) mask(s *state) []uint64 {
 	s.mask = l.walk(s)
 	if (len(l.masks)+1)*len(s.mask)*8 > keepMaskBytes {
 		clear(l.masks)
+		l.forget() // states hold their masks
 	}
 	l.masks[string(key)] = s.mask
 	return s.mask

@@ -16,6 +16,10 @@ type compiler struct {
 	any   map[string]int32 // rules that need no schema
 }
 
+// maxAlternatives bounds anyOf and oneOf, since all that begin alike are followed at
+// once, and those of oneOf are compared with one another.
+const maxAlternatives = 128
+
 // maxCount bounds minLength and its like, so that counts fit.
 const maxCount = 1 << 24
 
@@ -262,6 +266,9 @@ func (c *compiler) alternatives(list *value, at, keyword string, from, to int32)
 	}
 	if keyword == "allOf" && len(list.items) > 1 {
 		return wrong(at, keyword, "only one schema is supported")
+	}
+	if len(list.items) > maxAlternatives {
+		return wrong(at, keyword, "has %d schemas: want at most %d", len(list.items), maxAlternatives)
 	}
 	for i, one := range list.items {
 		for j := range i {
