@@ -102,7 +102,7 @@ func encoderRequests(s Spec) ([]*load.Request, error) {
 		for k := range min(rerankWidth, len(c.Passages)) {
 			texts = append(texts, c.Passages[(i*rerankWidth+k)%len(c.Passages)].Text)
 		}
-		if err := add(load.Rerank(s.Name, q.Query, texts)); err != nil {
+		if err := add(load.Rerank(s.Name, q.Text, texts)); err != nil {
 			return nil, err
 		}
 	}

@@ -22,17 +22,27 @@ type Corpus struct {
 
 // Passage is a text that can be found.
 type Passage struct {
-	ID   string `json:"passage"`
-	Text string `json:"text"`
+	ID   string
+	Text string
 }
 
 // Query is what is looked for, and the passages that answer it. Among narrows the
 // passages down to some, as a first stage of retrieval would have; empty: all.
 // Queries of one Doc are one cluster.
 type Query struct {
+	ID       string
+	Text     string
+	Relevant []string
+	Among    []string
+	Doc      string
+}
+
+// entry is a line of a corpus, of either kind.
+type entry struct {
+	Kind     string   `json:"kind"` // passage or query
 	ID       string   `json:"id"`
-	Query    string   `json:"query"`
-	Relevant []string `json:"relevant"`
+	Text     string   `json:"text"`
+	Relevant []string `json:"relevant,omitempty"` // of a query
 	Among    []string `json:"among,omitempty"`
 	Doc      string   `json:"doc,omitempty"`
 }
@@ -43,28 +53,26 @@ func ReadCorpus(path string, limit int) (Corpus, model.Digest, error) {
 	var c Corpus
 	known, asked := map[string]bool{}, map[string]bool{}
 	digest, err := readLines(path, func(_ int, b []byte) error {
-		var l struct {
-			Passage
-			Query
-		}
+		var l entry
 		if err := strict(b, &l); err != nil {
 			return err
 		}
-		p, q := l.Passage, l.Query
-		switch {
-		case p.ID != "" && q.ID != "", p.ID == "" && q.ID == "":
-			return errors.New("a line is a passage with passage and text, or a query with id, query and relevant")
-		case p.ID != "" && (p.Text == "" || known[p.ID]):
-			return fmt.Errorf("passage %s has no text, or its id was there before", p.ID)
-		case p.ID != "":
-			known[p.ID] = true
-			c.Passages = append(c.Passages, p)
-			return nil
-		case q.Query == "" || len(q.Relevant) == 0 || asked[q.ID]:
-			return fmt.Errorf("query %s has no text or nothing relevant, or its id was there before", q.ID)
+		switch l.Kind {
+		case "passage":
+			if l.ID == "" || l.Text == "" || known[l.ID] || l.Relevant != nil || l.Among != nil {
+				return fmt.Errorf("passage %q needs an id of its own and a text, and nothing else", l.ID)
+			}
+			known[l.ID] = true
+			c.Passages = append(c.Passages, Passage{l.ID, l.Text})
+		case "query":
+			if l.ID == "" || l.Text == "" || len(l.Relevant) == 0 || asked[l.ID] {
+				return fmt.Errorf("query %q needs an id of its own, a text and something relevant", l.ID)
+			}
+			asked[l.ID] = true
+			c.Queries = append(c.Queries, Query{l.ID, l.Text, l.Relevant, l.Among, l.Doc})
+		default:
+			return fmt.Errorf("kind %q is not one of passage, query", l.Kind)
 		}
-		asked[q.ID] = true
-		c.Queries = append(c.Queries, q)
 		return nil
 	})
 	if err != nil {
@@ -121,7 +129,7 @@ func Embed(ctx context.Context, parent, candidate Arm, c Corpus, at, width int, 
 			texts = append(texts, p.Text)
 		}
 		for _, q := range c.Queries {
-			texts = append(texts, q.Query)
+			texts = append(texts, q.Text)
 		}
 		vectors := make([][]float32, len(texts))
 		err := each(ctx, (len(texts)+embedBatch-1)/embedBatch, width, func(ctx context.Context, i int) error {
@@ -207,7 +215,7 @@ func Rerank(ctx context.Context, parent, candidate Arm, c Corpus, at, width int,
 }
 
 func rerank(ctx context.Context, arm Arm, c Corpus, q Query, among []int) ([]float64, error) {
-	req := &openai.RerankRequest{Model: arm.Model, Query: q.Query}
+	req := &openai.RerankRequest{Model: arm.Model, Query: q.Text}
 	for _, j := range among {
 		req.Documents = append(req.Documents, openai.Document{Text: c.Passages[j].Text})
 	}

@@ -87,7 +87,7 @@ func corpus(n int) Corpus {
 	for i := range n {
 		id := fmt.Sprint("p", i)
 		c.Passages = append(c.Passages, Passage{ID: id, Text: fmt.Sprintf("vessel%d sails from port%d with cargo%d", i, i*7%n, i*3%n)})
-		c.Queries = append(c.Queries, Query{ID: fmt.Sprint("q", i), Query: fmt.Sprintf("vessel%d cargo%d", i, i*3%n), Relevant: []string{id}, Doc: fmt.Sprint(i / 3)})
+		c.Queries = append(c.Queries, Query{ID: fmt.Sprint("q", i), Text: fmt.Sprintf("vessel%d cargo%d", i, i*3%n), Relevant: []string{id}, Doc: fmt.Sprint(i / 3)})
 	}
 	return c
 }
@@ -156,20 +156,20 @@ func TestReadCorpus(t *testing.T) {
 		}
 		return path
 	}
-	const passage, query = `{"passage":"p","text":"x"}` + "\n", `{"id":"q","query":"y","relevant":["p"]}` + "\n"
-	c, digest, err := ReadCorpus(write(passage+query+`{"id":"r","query":"z","relevant":["p"],"among":["p"]}`), 1)
+	const passage, query = `{"kind":"passage","id":"p","text":"x"}` + "\n", `{"kind":"query","id":"q","text":"y","relevant":["p"]}` + "\n"
+	c, digest, err := ReadCorpus(write(passage+query+`{"kind":"query","id":"r","text":"z","relevant":["p"],"among":["p"]}`), 1)
 	if err != nil || digest == "" || len(c.Passages) != 1 || len(c.Queries) != 1 || c.Queries[0].Relevant[0] != "p" {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for in, want := range map[string]string{
-		passage:                                             "1 passages and 0 queries",
-		passage + passage + query:                           "there before",
-		passage + query + query:                             "there before",
-		passage + `{"id":"q","query":"y"}`:                  "nothing relevant",
-		passage + `{"passage":"a","id":"b"}`:                "or a query",
-		passage + `{"id":"q","query":"y","relevant":["x"]}`: `"x", which is not there`,
-		passage + `{"passage":"o","text":"x"}` + "\n" + `{"id":"q","query":"y","relevant":["p"],"among":["o"]}`: "never find",
-		passage + query + `{"id":"r","question":"z"}`:                                                           ":3:",
+		passage:                   "1 passages and 0 queries",
+		passage + passage + query: "of its own",
+		passage + query + query:   "of its own",
+		passage + `{"kind":"query","id":"q","text":"y"}`:                  "something relevant",
+		passage + `{"kind":"both","id":"b"}`:                              "not one of passage, query",
+		passage + `{"kind":"query","id":"q","text":"y","relevant":["x"]}`: `"x", which is not there`,
+		passage + `{"kind":"passage","id":"o","text":"x"}` + "\n" + `{"kind":"query","id":"q","text":"y","relevant":["p"],"among":["o"]}`: "never find",
+		passage + query + `{"kind":"query","id":"r","question":"z"}`:                                                                      ":3:",
 	} {
 		if _, _, err := ReadCorpus(write(in), 0); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", in, err, want)
