@@ -126,6 +126,16 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+func TestErf(t *testing.T) {
+	var worst float64
+	for x := float32(-8); x <= 8; x += 1.0 / 4096 {
+		worst = max(worst, math.Abs(float64(erf(x))-math.Erf(float64(x))))
+	}
+	if worst > 4e-7 {
+		t.Errorf("erf is wrong by %g", worst)
+	}
+}
+
 func TestResultsAreTheirOwn(t *testing.T) {
 	for _, name := range []string{"mean", "cross"} {
 		e, gs := load(t, filepath.Join("testdata", name), Options{})
