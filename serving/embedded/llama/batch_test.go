@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"llmops/model"
 	"llmops/serving/embedded/core"
+	"llmops/serving/embedded/llama/kernel"
 )
 
 func TestPrefixCacheOfTenants(t *testing.T) {
@@ -134,16 +136,19 @@ func randomModel(seed uint64) (model.Shape, *weights) {
 		}
 		return f
 	}
-	full := func(out int, std float64) matrix {
-		m := newMatrix(storeBF16, s.Hidden, out)
-		for i, v := range fill(out*s.Hidden, std) {
-			m.half[i], _ = bf16(float64(v))
+	full := func(out int, std float64) kernel.Matrix {
+		m := kernel.New(kernel.BF16, out, s.Hidden, 0, kernel.Huge)
+		raw := make([]byte, 0, 2*out*s.Hidden)
+		for _, v := range fill(out*s.Hidden, std) {
+			bits, _ := bf16(float64(v))
+			raw = binary.LittleEndian.AppendUint16(raw, bits)
 		}
+		m.Set(0, raw)
 		return m
 	}
 	w := &weights{embed: full(s.Vocab, 1), norm: ones(s.Hidden), layers: make([]layer, s.Layers)}
-	w.head = linear{matrix: w.embed}
-	matrix := func(out int) linear { return linear{matrix: full(out, 0.0625)} }
+	w.head = linear{Matrix: w.embed}
+	matrix := func(out int) linear { return linear{Matrix: full(out, 0.0625)} }
 	for i := range w.layers {
 		w.layers[i] = layer{attnNorm: ones(256), mlpNorm: ones(256), qkv: matrix(384), out: matrix(256), gateUp: matrix(512), down: matrix(256)}
 	}

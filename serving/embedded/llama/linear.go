@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"llmops/model/safetensors"
+	"llmops/serving/embedded/llama/kernel"
 )
 
 // rounding is what is done to activations before they meet quantised weights.
@@ -20,7 +21,7 @@ const (
 
 // linear is a matrix with what belongs to it.
 type linear struct {
-	matrix
+	kernel.Matrix
 	scale  []float32 // of each output; nil: none
 	bias   []float32 // nil: none
 	round  rounding
@@ -34,16 +35,16 @@ func (l *linear) apply(p *pool, y, x, tmp []float32, rows int) {
 	if l.round != roundNone {
 		scales = make([]float32, rows)
 		for i := range rows {
-			scales[i] = l.quantise(tmp[i*l.in:(i+1)*l.in], x[i*l.in:(i+1)*l.in])
+			scales[i] = l.quantise(tmp[i*l.Cols:(i+1)*l.Cols], x[i*l.Cols:(i+1)*l.Cols])
 		}
 		x = tmp
 	}
-	p.multiply(y, x, &l.matrix, rows)
+	p.multiply(y, x, &l.Matrix, rows)
 	if l.scale == nil && l.bias == nil && scales == nil {
 		return
 	}
 	for i := range rows {
-		row, s := y[i*l.out:(i+1)*l.out], float32(1)
+		row, s := y[i*l.Rows:(i+1)*l.Rows], float32(1)
 		if scales != nil {
 			s = scales[i]
 		}

@@ -117,7 +117,7 @@ func (m *Executor) forward(b *core.Batch) {
 	at := 0
 	for _, r := range b.Rows {
 		for _, t := range r.Tokens {
-			w.embed.widen(m.x[at*s.Hidden:(at+1)*s.Hidden], t)
+			w.embed.Row(m.x[at*s.Hidden:(at+1)*s.Hidden], t)
 			at++
 		}
 	}
@@ -143,7 +143,7 @@ func (m *Executor) product(b *core.Batch, layer int, l *linear, which int, y, x 
 		n := len(r.Tokens)
 		if a := m.adapters[r.Seq.Adapter]; a != nil {
 			for i := range a.layers[layer][which] {
-				m.adapt(&a.layers[layer][which][i], y[at*l.out:], l.out, x[at*l.in:(at+n)*l.in], n)
+				m.adapt(&a.layers[layer][which][i], y[at*l.Rows:], l.Rows, x[at*l.Cols:(at+n)*l.Cols], n)
 			}
 		}
 		at += n

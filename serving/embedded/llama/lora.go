@@ -2,6 +2,7 @@ package llama
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,14 +36,14 @@ type adapter struct {
 // delta adds scale · up(down(x)) to the columns of a product from column at on.
 // The rank is padded with zeros to a multiple of kernel.Lanes.
 type delta struct {
-	down, up matrix
+	down, up kernel.Matrix
 	at       int
 	scale    float32
 }
 
 // adapt changes y, n rows of stride, by what d makes of x.
 func (m *Executor) adapt(d *delta, y []float32, stride int, x []float32, n int) {
-	rank, out := d.down.out, d.up.out
+	rank, out := d.down.Rows, d.up.Rows
 	m.low = slices.Grow(m.low[:0], n*rank)[:n*rank]
 	m.change = slices.Grow(m.change[:0], n*out)[:n*out]
 	m.pool.multiply(m.low, x, &d.down, n)
@@ -247,37 +248,42 @@ func readAdapter(f *safetensors.File, s model.Shape, rank int, scale float32) (*
 		if !slices.Equal(p.b.Shape, []int64{int64(t.out), int64(rank)}) {
 			return nil, fmt.Errorf("tensor %q has the shape %v, want [%d %d], outputs of the base and rank", p.b.Name, p.b.Shape, t.out, rank)
 		}
-		a, err := adapterFloats(f, *p.a)
-		if err != nil {
-			return nil, err
-		}
-		b, err := adapterFloats(f, *p.b)
-		if err != nil {
-			return nil, err
-		}
 		wide := (rank + kernel.Lanes - 1) / kernel.Lanes * kernel.Lanes
-		d := delta{down: newMatrix(storeF32, t.in, wide), up: newMatrix(storeF32, wide, t.out), at: t.at, scale: scale}
-		copy(d.down.f32, a)
-		for i := range t.out {
-			copy(d.up.f32[i*wide:], b[i*rank:(i+1)*rank])
+		down, err := adapterHalf(f, *p.a, wide, t.in)
+		if err != nil {
+			return nil, err
 		}
+		up, err := adapterHalf(f, *p.b, t.out, wide)
+		if err != nil {
+			return nil, err
+		}
+		d := delta{down: down, up: up, at: t.at, scale: scale}
 		to := &out.layers[at.layer][t.product]
 		*to = append(*to, d)
 	}
 	return out, nil
 }
 
-func adapterFloats(f *safetensors.File, t safetensors.Tensor) ([]float32, error) {
+// adapterHalf reads a tensor and pads it with zeros.
+func adapterHalf(f *safetensors.File, t safetensors.Tensor, rows, cols int) (kernel.Matrix, error) {
+	m := kernel.New(kernel.F32, rows, cols, 0, kernel.Huge)
 	raw := make([]byte, t.Size())
 	if _, err := f.Reader(t).ReadAt(raw, 0); err != nil {
-		return nil, fmt.Errorf("reading tensor %q: %w", t.Name, err)
+		return m, fmt.Errorf("reading tensor %q: %w", t.Name, err)
 	}
 	v := make([]float32, t.Elements())
 	if _, err := safetensors.Floats(v, t.DType, raw); err != nil {
-		return nil, fmt.Errorf("reading tensor %q: %w", t.Name, err)
+		return m, fmt.Errorf("reading tensor %q: %w", t.Name, err)
 	}
 	if i := slices.IndexFunc(v, func(x float32) bool { return x-x != 0 }); i >= 0 {
-		return nil, fmt.Errorf("tensor %q has %g at element %d: the adapter is damaged", t.Name, v[i], i)
+		return m, fmt.Errorf("tensor %q has %g at element %d: the adapter is damaged", t.Name, v[i], i)
 	}
-	return v, nil
+	row := make([]byte, 4*cols)
+	for i := range int(t.Shape[0]) {
+		for j, x := range v[i*int(t.Shape[1]) : (i+1)*int(t.Shape[1])] {
+			binary.LittleEndian.PutUint32(row[4*j:], math.Float32bits(x))
+		}
+		m.Set(i, row)
+	}
+	return m, nil
 }

@@ -9,11 +9,12 @@ import (
 	"github.com/dlclark/regexp2"
 
 	"llmops/model"
+	"llmops/serving/embedded/llama/kernel"
 )
 
 // scheme is how a group of modules is quantised, as far as computing goes.
 type scheme struct {
-	store   storage
+	store   kernel.Format
 	packed  bool   // in words of 32 bits, under weight_packed
 	scale   string // what the scales' name has after the module
 	columns int    // to a scale within a row; 0: a scale is of the whole row
@@ -126,14 +127,14 @@ func groupScheme(g model.QuantGroup) (*scheme, error) {
 	name := fmt.Sprintf("%s%d", w.Type, w.Bits)
 	switch {
 	case name == "float8" && slices.Contains([]string{"tensor", "channel", "block"}, w.Strategy):
-		s.store = storeE4M3
+		s.store = kernel.E4M3
 	case g.Format == "pack-quantized" && (name == "int4" || name == "int8") && slices.Contains([]string{"tensor", "channel", "group"}, w.Strategy):
-		s.packed, s.store = true, storeInt8
+		s.packed, s.store = true, kernel.Int8
 		if name == "int4" {
-			s.store = storeInt4
+			s.store = kernel.Int4
 		}
 	case g.Format != "pack-quantized" && name == "int8" && slices.Contains([]string{"tensor", "channel", "group"}, w.Strategy):
-		s.store = storeInt8
+		s.store = kernel.Int8
 	default:
 		return nil, fmt.Errorf("weights %s in format %q are not supported", w, g.Format)
 	}
@@ -164,7 +165,7 @@ func groupScheme(g model.QuantGroup) (*scheme, error) {
 	default:
 		return nil, fmt.Errorf("activations %s (dynamic: %t) beside weights %s are not supported: want dynamic by token, static by tensor, or none", a, a.Dynamic, w)
 	}
-	if s.store == storeInt8 {
+	if s.store == kernel.Int8 {
 		s.round = map[rounding]rounding{fp8Token: int8Token, fp8Static: int8Static}[s.round]
 	}
 	return s, nil
@@ -173,7 +174,7 @@ func groupScheme(g model.QuantGroup) (*scheme, error) {
 // blockScheme is that of method fp8: E4M3 in blocks with weight_scale_inv, which
 // is multiplied with all the same, or with one scale a matrix.
 func blockScheme(q *model.Quantisation) (*scheme, error) {
-	s := &scheme{store: storeE4M3, scale: ".weight_scale", rows: 1, round: fp8Token}
+	s := &scheme{store: kernel.E4M3, scale: ".weight_scale", rows: 1, round: fp8Token}
 	switch {
 	case q.Block == nil && q.Activations == "static":
 		s.round = fp8Static

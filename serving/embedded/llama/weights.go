@@ -26,7 +26,7 @@ type layer struct {
 
 // weights are all of a checkpoint.
 type weights struct {
-	embed       matrix // vocab × hidden
+	embed       kernel.Matrix // vocab × hidden
 	layers      []layer
 	norm        []float32
 	head        linear
@@ -71,6 +71,18 @@ func Check(s model.Shape) error {
 type loader struct {
 	c     *safetensors.Checkpoint
 	quant *quantPlan
+	slab  []byte // what is left of the memory for matrices
+}
+
+// alloc cuts from one slab: large pages are for large pieces.
+func (l *loader) alloc(n int) []byte {
+	n = (n + 63) &^ 63
+	if n > len(l.slab) {
+		l.slab = kernel.Huge(n)
+	}
+	b := l.slab[:n:n]
+	l.slab = l.slab[n:]
+	return b
 }
 
 // loadWeights reads a checkpoint. kv is Options.KV; it gives back what the cache
@@ -98,6 +110,11 @@ func loadWeights(dir string, s model.Shape, kv string) (w *weights, _ string, er
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	l := &loader{c: c, quant: plan}
+	var size int64
+	for _, t := range c.Tensors() {
+		size += t.Size() + 64
+	}
+	l.slab = kernel.Huge(int(size))
 	w, err = l.all(s)
 	if err == nil && kv == KVFP8 {
 		err = l.cacheScales(w, s)
@@ -127,7 +144,7 @@ func (l *loader) all(s model.Shape) (*weights, error) {
 	}
 	// A tied checkpoint may still hold a copy of the head; loaders ignore it.
 	if s.Tied {
-		w.head = linear{matrix: w.embed}
+		w.head = linear{Matrix: w.embed}
 		return w, nil
 	}
 	w.head, err = l.linear(false, s.Hidden, part{"lm_head", s.Vocab})
@@ -183,7 +200,7 @@ func (l *loader) linear(bias bool, in int, parts ...part) (to linear, err error)
 		scheme = s
 	}
 	if scheme == nil {
-		to.matrix, err = l.plain(in, parts...)
+		to.Matrix, err = l.plain(in, parts...)
 	} else {
 		to, err = l.quantised(scheme, in, parts)
 	}
@@ -201,62 +218,79 @@ func (l *loader) linear(bias bool, in int, parts ...part) (to linear, err error)
 }
 
 // plain keeps halves as they are if all parts have the same.
-func (l *loader) plain(in int, parts ...part) (matrix, error) {
-	kind, out := storeF32, 0
+func (l *loader) plain(cols int, parts ...part) (m kernel.Matrix, err error) {
+	format, rows := kernel.F32, 0
 	for i, p := range parts {
-		out += p.out
+		rows += p.out
 		t, _ := l.c.Lookup(p.module + ".weight")
-		k := storeF32
+		f := kernel.F32
 		switch t.DType {
 		case safetensors.BF16:
-			k = storeBF16
+			f = kernel.BF16
 		case safetensors.F16:
-			k = storeF16
+			f = kernel.F16
 		case safetensors.F8E4M3:
-			return matrix{}, fmt.Errorf("tensor %q is %s, but quantization_config does not say how it is quantised", p.module+".weight", t.DType)
+			return m, fmt.Errorf("tensor %q is %s, but quantization_config does not say how it is quantised", p.module+".weight", t.DType)
 		}
 		if i == 0 {
-			kind = k
-		} else if k != kind {
-			kind = storeF32
+			format = f
+		} else if f != format {
+			format = kernel.F32
 		}
 	}
-	m, at := newMatrix(kind, in, out), 0
+	m = kernel.New(format, rows, cols, 0, l.alloc)
+	at := 0
 	for _, p := range parts {
-		n := p.out * in
-		var err error
-		if kind == storeF32 {
-			err = l.read(m.f32[at:at+n], p.module+".weight", p.out, in)
-		} else {
-			err = l.halves(m.half[at:at+n], p.module+".weight", kind, p.out, in)
+		if err := l.rows(&m, at, p); err != nil {
+			return m, err
 		}
-		if err != nil {
-			return matrix{}, err
-		}
-		at += n
+		at += p.out
 	}
 	return m, nil
 }
 
-// halves keeps 16-bit floats, and refuses what is not finite.
-func (l *loader) halves(dst []uint16, name string, kind storage, shape ...int) error {
-	exponent := uint16(0x7f80)
-	if kind == storeF16 {
-		exponent = 0x7c00
+// rows sets those of a part, and refuses what is not finite.
+func (l *loader) rows(m *kernel.Matrix, at int, p part) error {
+	name := p.module + ".weight"
+	t, err := l.find(name, []int{p.out, m.Cols})
+	if err != nil {
+		return err
 	}
-	return l.stream(name, shape, func(at int, b []byte) error {
-		for i := range len(b) / 2 {
-			v := binary.LittleEndian.Uint16(b[2*i:])
-			if v&exponent == exponent {
-				var f [1]float32
-				t, _ := l.c.Lookup(name)
-				_, err := safetensors.Floats(f[:], t.DType, b[2*i:2*i+2])
-				return errors.Join(err, l.damaged(name, f[0], at/2+i))
+	values, bytes := make([]float32, m.Cols), make([]byte, 4*m.Cols)
+	size := int(t.DType.Bits()/8) * m.Cols
+	return l.chunks(t, size, func(from int, b []byte) error {
+		for row := from / size; len(b) > 0; row, b = row+1, b[size:] {
+			raw := b[:size]
+			if m.Format == kernel.F32 || !finite(m.Format, raw) {
+				if _, err := safetensors.Floats(values, t.DType, raw); err != nil {
+					return fmt.Errorf("reading tensor %q: %w", name, err)
+				}
+				for i, v := range values {
+					if v-v != 0 {
+						return l.damaged(name, v, row*m.Cols+i)
+					}
+					binary.LittleEndian.PutUint32(bytes[4*i:], math.Float32bits(v))
+				}
+				raw = bytes
 			}
-			dst[at/2+i] = v
+			m.Set(at+row, raw)
 		}
 		return nil
 	})
+}
+
+// finite reports whether 16-bit floats are.
+func finite(f kernel.Format, b []byte) bool {
+	exponent := uint16(0x7f80)
+	if f == kernel.F16 {
+		exponent = 0x7c00
+	}
+	for i := 0; i < len(b); i += 2 {
+		if binary.LittleEndian.Uint16(b[i:])&exponent == exponent {
+			return false
+		}
+	}
+	return true
 }
 
 func (l *loader) damaged(name string, v float32, element int) error {
@@ -266,18 +300,15 @@ func (l *loader) damaged(name string, v float32, element int) error {
 // quantised reads the codes and scales of parts that share a scheme.
 func (l *loader) quantised(s *scheme, in int, parts []part) (linear, error) {
 	to := linear{round: s.round, blocks: s.columns}
+	if s.columns > 0 && (s.columns%kernel.Lanes != 0 || !s.ragged && in%s.columns != 0) {
+		return linear{}, fmt.Errorf("module %s: groups of %d do not divide %d columns, or are no multiple of %d", parts[0].module, s.columns, in, kernel.Lanes)
+	}
 	out := 0
 	for _, p := range parts {
 		out += p.out
 	}
-	to.matrix = newMatrix(s.store, in, out)
-	if s.columns > 0 {
-		if s.columns%kernel.Lanes != 0 || !s.ragged && in%s.columns != 0 {
-			return linear{}, fmt.Errorf("module %s: groups of %d do not divide %d columns, or are no multiple of %d", parts[0].module, s.columns, in, kernel.Lanes)
-		}
-		to.group = s.columns
-		to.scales = make([]float32, out*to.groups())
-	} else {
+	to.Matrix = kernel.New(s.store, out, in, s.columns, l.alloc)
+	if s.columns == 0 {
 		to.scale = make([]float32, out)
 	}
 	at := 0
@@ -285,9 +316,9 @@ func (l *loader) quantised(s *scheme, in int, parts []part) (linear, error) {
 		var err error
 		switch {
 		case s.packed:
-			err = l.packed(&to.matrix, at, p, s)
+			err = l.packed(&to.Matrix, at, p)
 		default:
-			err = l.codes(to.code[at*in:(at+p.out)*in], p.module+".weight", s.store, p.out, in)
+			err = l.codes(&to.Matrix, at, p)
 		}
 		if err == nil {
 			err = l.weightScales(&to, s, p, at)
@@ -316,68 +347,83 @@ func (l *loader) weightScales(to *linear, s *scheme, p part, at int) error {
 		}
 		return err
 	}
-	groups := to.groups()
+	groups := to.Groups()
 	rows := (p.out + s.rows - 1) / s.rows
 	v, err := l.scales(name, rows*groups)
 	if err != nil {
 		return err
 	}
 	for i := range p.out {
-		copy(to.scales[(at+i)*groups:(at+i+1)*groups], v[i/s.rows*groups:])
+		copy(to.Scales[(at+i)*groups:(at+i+1)*groups], v[i/s.rows*groups:])
 	}
 	return nil
 }
 
 // codes reads one byte a weight.
-func (l *loader) codes(dst []byte, name string, kind storage, out, in int) error {
-	want := safetensors.F8E4M3
-	if kind == storeInt8 {
+func (l *loader) codes(m *kernel.Matrix, at int, p part) error {
+	name, want := p.module+".weight", safetensors.F8E4M3
+	if m.Format == kernel.Int8 {
 		want = safetensors.I8
 	}
 	if t, ok := l.c.Lookup(name); ok && t.DType != want {
 		return fmt.Errorf("tensor %q is %s, quantization_config says %s", name, t.DType, want)
 	}
-	return l.stream(name, []int{out, in}, func(at int, b []byte) error {
-		copy(dst[at:], b)
+	t, err := l.find(name, []int{p.out, m.Cols})
+	if err != nil {
+		return err
+	}
+	return l.chunks(t, m.Cols, func(from int, b []byte) error {
 		for i, v := range b {
-			if kind == storeE4M3 && v&0x7f == 0x7f {
-				return l.damaged(name, float32(math.NaN()), at+i)
+			if m.Format == kernel.E4M3 && v&0x7f == 0x7f {
+				return l.damaged(name, float32(math.NaN()), from+i)
 			}
 		}
+		m.Set(at+from/m.Cols, b)
 		return nil
 	})
 }
 
 // packed reads int4 or int8 in words of 32 bits, the first weight lowest, each
 // stored as an unsigned number with half of the range added.
-func (l *loader) packed(m *matrix, row int, p part, s *scheme) error {
-	shape := make([]byte, 16)
-	if err := l.bytes(shape, p.module+".weight_shape", safetensors.I64, []int64{2}); err != nil {
+func (l *loader) packed(m *kernel.Matrix, at int, p part) error {
+	name := p.module + ".weight_shape"
+	t, err := l.typed(name, safetensors.I64, 2)
+	if err != nil {
 		return err
 	}
-	if r, c := binary.LittleEndian.Uint64(shape), binary.LittleEndian.Uint64(shape[8:]); r != uint64(p.out) || c != uint64(m.in) {
-		return fmt.Errorf("tensor %q says %d × %d, config.json %d × %d", p.module+".weight_shape", r, c, p.out, m.in)
-	}
-	each := 4
-	if s.store == storeInt4 {
-		each = 8
-	}
-	raw := make([]byte, p.out*m.in/each*4) // rows are multiples of 8, so that words are full
-	if err := l.bytes(raw, p.module+".weight_packed", safetensors.I32, []int64{int64(p.out), int64(m.in / each)}); err != nil {
-		return err
-	}
-	if s.store == storeInt4 {
-		to := m.word[row*m.in/8:]
-		for i := range len(raw) / 4 {
-			to[i] = binary.LittleEndian.Uint32(raw[4*i:])
+	if err := l.chunks(t, 16, func(_ int, b []byte) error {
+		if r, c := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:]); r != uint64(p.out) || c != uint64(m.Cols) {
+			return fmt.Errorf("tensor %q says %d × %d, config.json %d × %d", name, r, c, p.out, m.Cols)
 		}
 		return nil
+	}); err != nil {
+		return err
 	}
-	to := m.code[row*m.in:]
-	for i, v := range raw {
-		to[i] = v - 128
+	size := m.Cols / kernel.Lanes * m.Format.Bytes() // rows are multiples of 8, so that words are full
+	if t, err = l.typed(p.module+".weight_packed", safetensors.I32, int64(p.out), int64(size/4)); err != nil {
+		return err
 	}
-	return nil
+	return l.chunks(t, size, func(from int, b []byte) error {
+		if m.Format == kernel.Int8 {
+			for i := range b {
+				b[i] -= 128
+			}
+		}
+		m.Set(at+from/size, b)
+		return nil
+	})
+}
+
+// typed finds a tensor of one type and shape.
+func (l *loader) typed(name string, d safetensors.DType, shape ...int64) (safetensors.Tensor, error) {
+	t, ok := l.c.Lookup(name)
+	if !ok {
+		return t, fmt.Errorf("tensor %q is missing", name)
+	}
+	if t.DType != d || !slices.Equal(t.Shape, shape) {
+		return t, fmt.Errorf("tensor %q is %s %v, want %s %v", name, t.DType, t.Shape, d, shape)
+	}
+	return t, nil
 }
 
 // scales reads n scales, or one that then stands for all.
@@ -481,7 +527,7 @@ func (l *loader) find(name string, shape []int) (safetensors.Tensor, error) {
 // decode refuses what is not finite: one NaN makes every answer noise.
 func (l *loader) decode(dst []float32, t safetensors.Tensor) error {
 	at := 0
-	return l.chunks(t, func(_ int, b []byte) error {
+	return l.chunks(t, 8, func(_ int, b []byte) error {
 		m, err := safetensors.Floats(dst[at:], t.DType, b)
 		if err != nil {
 			return fmt.Errorf("reading tensor %q: %w", t.Name, err)
@@ -496,44 +542,22 @@ func (l *loader) decode(dst []float32, t safetensors.Tensor) error {
 	})
 }
 
-// stream gives the bytes of a tensor of a known shape in pieces.
-func (l *loader) stream(name string, shape []int, piece func(at int, b []byte) error) error {
-	t, err := l.find(name, shape)
-	if err != nil {
-		return err
-	}
-	return l.chunks(t, piece)
-}
-
-func (l *loader) chunks(t safetensors.Tensor, piece func(at int, b []byte) error) error {
+// chunks gives the bytes of a tensor in pieces that are multiples of unit.
+func (l *loader) chunks(t safetensors.Tensor, unit int, piece func(at int, b []byte) error) error {
 	r, err := l.c.Reader(t.Name)
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, min(1<<16, t.Size()))
-	for at := int64(0); at < t.Size(); {
-		n, err := io.ReadFull(r, buf[:min(int64(len(buf)), t.Size()-at)])
+	buf := make([]byte, min(max(1<<18/unit, 1)*unit, int(t.Size())))
+	for at := 0; at < int(t.Size()); {
+		n, err := io.ReadFull(r, buf[:min(len(buf), int(t.Size())-at)])
 		if err != nil {
 			return fmt.Errorf("reading tensor %q: %w", t.Name, err)
 		}
-		if err := piece(int(at), buf[:n]); err != nil {
+		if err := piece(at, buf[:n]); err != nil {
 			return err
 		}
-		at += int64(n)
+		at += n
 	}
 	return nil
-}
-
-func (l *loader) bytes(dst []byte, name string, d safetensors.DType, shape []int64) error {
-	t, ok := l.c.Lookup(name)
-	if !ok {
-		return fmt.Errorf("tensor %q is missing", name)
-	}
-	if t.DType != d || !slices.Equal(t.Shape, shape) {
-		return fmt.Errorf("tensor %q is %s %v, want %s %v", name, t.DType, t.Shape, d, shape)
-	}
-	return l.chunks(t, func(at int, b []byte) error {
-		copy(dst[at:], b)
-		return nil
-	})
 }

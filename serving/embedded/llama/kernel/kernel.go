@@ -1,6 +1,5 @@
-// Package kernel has the inner loops of a language model on one core: dot products
-// of rows, the widening of stored weights to float32, weighted sums, softmax and
-// SiLU. On amd64 with AVX2 they are assembly, chosen when the program starts;
+// Package kernel has the inner loops of a language model on one core: products with
+// a Matrix of stored weights, dot products of rows, weighted sums, softmax and SiLU. On amd64 with AVX2 they are assembly, chosen when the program starts;
 // elsewhere they are Go.
 //
 // A result depends on its operands alone: a dot product is summed in the same order
@@ -46,29 +45,6 @@ func dot(x, w []float32) float32 {
 		}
 	}
 	return reduce(&s)
-}
-
-// DotBF16 is Dot for one row of x and bfloat16 weights.
-func DotBF16(y, x []float32, w []uint16, ldw, cols, k int) {
-	if cols == 0 {
-		return
-	}
-	_, _, _ = y[cols-1], x[k-1], w[(cols-1)*ldw+k-1]
-	if simd {
-		dotBF16SIMD(y, x, w, ldw, cols, k)
-		return
-	}
-	for j := range cols {
-		var s [Lanes]float32
-		row := w[j*ldw : j*ldw+k]
-		for i := 0; i+Lanes <= k; i += Lanes {
-			a, b := x[i:i+Lanes:i+Lanes], row[i:i+Lanes:i+Lanes]
-			for l := range s {
-				s[l] += a[l] * math.Float32frombits(uint32(b[l])<<16)
-			}
-		}
-		y[j] = reduce(&s)
-	}
 }
 
 // Mix adds to each row of out, of d elements, the rows of v weighted with the n

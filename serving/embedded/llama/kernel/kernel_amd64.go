@@ -21,10 +21,29 @@ func dot1(y, x, w *float32, ldw int, octs, steps int)
 //go:noescape
 func dot11(x, w *float32, steps int) float32
 
-// dotBF16 computes one row by 4·quads columns.
+// packed3, packed2 and packed1 compute as many rows by 4·quads columns of packed
+// weights.
 //
 //go:noescape
-func dotBF16(y, x *float32, w *uint16, ldw int, quads, steps int)
+func packed3(y *float32, ldy int, x *float32, ldx int, w *float32, quads, steps int)
+
+//go:noescape
+func packed2(y *float32, ldy int, x *float32, ldx int, w *float32, quads, steps int)
+
+//go:noescape
+func packed1(y, x, w *float32, quads, steps int)
+
+// packedBF16, packedE4M3 and packedInt8 are packed1 for weights that are not widened
+// yet. As halves codes of E4M3 are 2⁻⁸ of what they stand for.
+//
+//go:noescape
+func packedBF16(y, x *float32, w *byte, quads, steps int)
+
+//go:noescape
+func packedE4M3(y, x *float32, w *byte, quads, steps int)
+
+//go:noescape
+func packedInt8(y, x *float32, w *byte, quads, steps int)
 
 // mix4 computes four rows by 16 columns, mix1x4 one by 32, mix1 one by 8.
 //
@@ -43,20 +62,80 @@ func softmax8(row *float32, steps int, scale float32)
 //go:noescape
 func silu8(dst, gate, up *float32, steps int)
 
+// The following widen steps of four rows; scales are four.
+//
 //go:noescape
-func widenBF16(dst *float32, src *uint16, steps int)
+func widenBF16(dst *float32, src *byte, steps int)
 
 //go:noescape
-func widenF16(dst *float32, src *uint16, steps int)
+func widenF16(dst *float32, src *byte, steps int)
 
 //go:noescape
-func widenE4M3(dst *float32, src *byte, steps int, scale float32)
+func widenE4M3(dst *float32, src *byte, steps int, scales *float32)
 
 //go:noescape
-func widenInt8(dst *float32, src *byte, steps int, scale float32)
+func widenInt8(dst *float32, src *byte, steps int, scales *float32)
 
 //go:noescape
-func widenInt4(dst *float32, src *uint32, steps int, scale float32)
+func widenInt4(dst *float32, src *byte, steps int, scales *float32)
+
+func widenSIMD(dst []float32, f Format, src []byte, steps int, scales *[4]float32) {
+	_, _ = dst[4*Lanes*steps-1], src[4*f.Bytes()*steps-1]
+	switch f {
+	case F32:
+		for i := range steps * 4 {
+			for l := range Lanes {
+				dst[i*Lanes+l] = element(f, src[i*f.Bytes():], l) * scales[i%4]
+			}
+		}
+	case BF16:
+		widenBF16(&dst[0], &src[0], steps)
+	case F16:
+		widenF16(&dst[0], &src[0], steps)
+	case E4M3:
+		larger := *scales
+		for i := range larger {
+			larger[i] *= 256
+		}
+		widenE4M3(&dst[0], &src[0], steps, &larger[0])
+	case Int8:
+		widenInt8(&dst[0], &src[0], steps, &scales[0])
+	case Int4:
+		widenInt4(&dst[0], &src[0], steps, &scales[0])
+	}
+}
+
+// fused reports whether one row can be multiplied without widening first.
+func (m *Matrix) fused() bool {
+	return m.Group == 0 && (m.Format == BF16 || m.Format == E4M3 || m.Format == Int8)
+}
+
+func (m *Matrix) fusedProduct(y, x []float32, w []byte, quads int) {
+	switch m.Format {
+	case BF16:
+		packedBF16(&y[0], &x[0], &w[0], quads, m.steps())
+	case Int8:
+		packedInt8(&y[0], &x[0], &w[0], quads, m.steps())
+	case E4M3:
+		packedE4M3(&y[0], &x[0], &w[0], quads, m.steps())
+		for i := range y[:4*quads] {
+			y[i] *= 256
+		}
+	}
+}
+
+func dotPackedSIMD(y []float32, ldy int, x []float32, ldx int, w []float32, rows, quads, steps int) {
+	i := 0
+	for ; i+3 <= rows; i += 3 {
+		packed3(&y[i*ldy], ldy, &x[i*ldx], ldx, &w[0], quads, steps)
+	}
+	switch rows - i {
+	case 2:
+		packed2(&y[i*ldy], ldy, &x[i*ldx], ldx, &w[0], quads, steps)
+	case 1:
+		packed1(&y[i*ldy], &x[i*ldx], &w[0], quads, steps)
+	}
+}
 
 func dotSIMD(y []float32, ldy int, x []float32, ldx int, w []float32, ldw int, rows, cols, k int) {
 	steps := k / Lanes
@@ -79,20 +158,6 @@ func dotSIMD(y []float32, ldy int, x []float32, ldx int, w []float32, ldw int, r
 		for j := octs * 8; j < cols; j++ {
 			y[i*ldy+j] = dot11(&x[i*ldx], &w[j*ldw], steps)
 		}
-	}
-}
-
-func dotBF16SIMD(y, x []float32, w []uint16, ldw, cols, k int) {
-	steps := k / Lanes
-	quads := cols / 4
-	if quads > 0 {
-		dotBF16(&y[0], &x[0], &w[0], ldw, quads, steps)
-	}
-	var last [4]float32
-	for j := quads * 4; j < cols; j++ {
-		// One column as four equal ones.
-		dotBF16(&last[0], &x[0], &w[j*ldw], 0, 1, steps)
-		y[j] = last[0]
 	}
 }
 

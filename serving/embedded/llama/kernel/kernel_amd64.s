@@ -210,16 +210,133 @@ step:
 	VZEROUPPER
 	RET
 
-// func dotBF16(y, x *float32, w *uint16, ldw int, quads, steps int)
-TEXT ·dotBF16(SB), NOSPLIT, $0-48
+
+// func packed3(y *float32, ldy int, x *float32, ldx int, w *float32, quads, steps int)
+TEXT ·packed3(SB), NOSPLIT, $0-56
+	MOVQ y+0(FP), BX
+	MOVQ ldy+8(FP), R13
+	MOVQ x+16(FP), SI
+	MOVQ ldx+24(FP), R8
+	MOVQ w+32(FP), DI
+	MOVQ quads+40(FP), CX
+	MOVQ steps+48(FP), DX
+	SHLQ $2, R13
+	SHLQ $2, R8
+
+quad:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	MOVQ SI, R9
+	MOVQ DX, AX
+
+step:
+	VMOVUPS (R9), Y12
+	VMOVUPS (R9)(R8*1), Y13
+	VMOVUPS (R9)(R8*2), Y14
+	VMOVUPS (DI), Y15
+	VFMADD231PS Y15, Y12, Y0
+	VFMADD231PS Y15, Y13, Y4
+	VFMADD231PS Y15, Y14, Y8
+	VMOVUPS 32(DI), Y15
+	VFMADD231PS Y15, Y12, Y1
+	VFMADD231PS Y15, Y13, Y5
+	VFMADD231PS Y15, Y14, Y9
+	VMOVUPS 64(DI), Y15
+	VFMADD231PS Y15, Y12, Y2
+	VFMADD231PS Y15, Y13, Y6
+	VFMADD231PS Y15, Y14, Y10
+	VMOVUPS 96(DI), Y15
+	VFMADD231PS Y15, Y12, Y3
+	VFMADD231PS Y15, Y13, Y7
+	VFMADD231PS Y15, Y14, Y11
+	ADDQ $32, R9
+	ADDQ $128, DI
+	DECQ AX
+	JNZ  step
+
+	REDUCE4(Y0, Y1, Y2, Y3, X0, X12)
+	REDUCE4(Y4, Y5, Y6, Y7, X4, X12)
+	REDUCE4(Y8, Y9, Y10, Y11, X8, X12)
+	VMOVUPS X0, (BX)
+	VMOVUPS X4, (BX)(R13*1)
+	VMOVUPS X8, (BX)(R13*2)
+	ADDQ $16, BX
+	DECQ CX
+	JNZ  quad
+	VZEROUPPER
+	RET
+
+// func packed2(y *float32, ldy int, x *float32, ldx int, w *float32, quads, steps int)
+TEXT ·packed2(SB), NOSPLIT, $0-56
+	MOVQ y+0(FP), BX
+	MOVQ ldy+8(FP), R13
+	MOVQ x+16(FP), SI
+	MOVQ ldx+24(FP), R8
+	MOVQ w+32(FP), DI
+	MOVQ quads+40(FP), CX
+	MOVQ steps+48(FP), DX
+	SHLQ $2, R13
+	SHLQ $2, R8
+
+quad:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	MOVQ SI, R9
+	MOVQ DX, AX
+
+step:
+	VMOVUPS (R9), Y12
+	VMOVUPS (R9)(R8*1), Y13
+	VMOVUPS (DI), Y15
+	VFMADD231PS Y15, Y12, Y0
+	VFMADD231PS Y15, Y13, Y4
+	VMOVUPS 32(DI), Y15
+	VFMADD231PS Y15, Y12, Y1
+	VFMADD231PS Y15, Y13, Y5
+	VMOVUPS 64(DI), Y15
+	VFMADD231PS Y15, Y12, Y2
+	VFMADD231PS Y15, Y13, Y6
+	VMOVUPS 96(DI), Y15
+	VFMADD231PS Y15, Y12, Y3
+	VFMADD231PS Y15, Y13, Y7
+	ADDQ $32, R9
+	ADDQ $128, DI
+	DECQ AX
+	JNZ  step
+
+	REDUCE4(Y0, Y1, Y2, Y3, X0, X12)
+	REDUCE4(Y4, Y5, Y6, Y7, X4, X12)
+	VMOVUPS X0, (BX)
+	VMOVUPS X4, (BX)(R13*1)
+	ADDQ $16, BX
+	DECQ CX
+	JNZ  quad
+	VZEROUPPER
+	RET
+
+// func packed1(y, x *float32, w *float32, quads, steps int)
+TEXT ·packed1(SB), NOSPLIT, $0-40
 	MOVQ y+0(FP), BX
 	MOVQ x+8(FP), SI
 	MOVQ w+16(FP), DI
-	MOVQ ldw+24(FP), R10
-	MOVQ quads+32(FP), CX
-	MOVQ steps+40(FP), DX
-	SHLQ $1, R10
-	LEAQ (R10)(R10*2), R11
+	MOVQ quads+24(FP), CX
+	MOVQ steps+32(FP), DX
 
 quad:
 	VXORPS Y0, Y0, Y0
@@ -227,34 +344,160 @@ quad:
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 	MOVQ   SI, R9
-	MOVQ   DI, R12
 	MOVQ   DX, AX
 
 step:
-	VMOVUPS     (R9), Y12
-	VPMOVZXWD   (R12), Y4
-	VPMOVZXWD   (R12)(R10*1), Y5
-	VPMOVZXWD   (R12)(R10*2), Y6
-	VPMOVZXWD   (R12)(R11*1), Y7
-	VPSLLD      $16, Y4, Y4
-	VPSLLD      $16, Y5, Y5
-	VPSLLD      $16, Y6, Y6
-	VPSLLD      $16, Y7, Y7
+	VMOVUPS (R9), Y12
+	VFMADD231PS (DI), Y12, Y0
+	VFMADD231PS 32(DI), Y12, Y1
+	VFMADD231PS 64(DI), Y12, Y2
+	VFMADD231PS 96(DI), Y12, Y3
+	ADDQ $32, R9
+	ADDQ $128, DI
+	DECQ AX
+	JNZ  step
+	REDUCE4(Y0, Y1, Y2, Y3, X0, X12)
+	VMOVUPS X0, (BX)
+	ADDQ $16, BX
+	DECQ CX
+	JNZ  quad
+	VZEROUPPER
+	RET
+
+// The processor does not fetch ahead over pages by itself: with the prefetch the
+// memory is read at its full speed, 21 GB/s instead of 14 on a Zen 3 core.
+//
+// func packedBF16(y, x *float32, w *byte, quads, steps int)
+TEXT ·packedBF16(SB), NOSPLIT, $0-40
+	MOVQ y+0(FP), BX
+	MOVQ x+8(FP), SI
+	MOVQ w+16(FP), DI
+	MOVQ quads+24(FP), CX
+	MOVQ steps+32(FP), DX
+
+quad:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   SI, R9
+	MOVQ   DX, AX
+
+step:
+	VMOVUPS (R9), Y12
+	PREFETCHT0 1024(DI)
+	VPMOVZXWD (DI), Y4
+	VPMOVZXWD 16(DI), Y5
+	VPMOVZXWD 32(DI), Y6
+	VPMOVZXWD 48(DI), Y7
+	VPSLLD $16, Y4, Y4
+	VPSLLD $16, Y5, Y5
+	VPSLLD $16, Y6, Y6
+	VPSLLD $16, Y7, Y7
 	VFMADD231PS Y4, Y12, Y0
 	VFMADD231PS Y5, Y12, Y1
 	VFMADD231PS Y6, Y12, Y2
 	VFMADD231PS Y7, Y12, Y3
-	ADDQ        $32, R9
-	ADDQ        $16, R12
-	DECQ        AX
-	JNZ         step
-
+	ADDQ $32, R9
+	ADDQ $64, DI
+	DECQ AX
+	JNZ  step
 	REDUCE4(Y0, Y1, Y2, Y3, X0, X12)
 	VMOVUPS X0, (BX)
-	ADDQ    $16, BX
-	LEAQ    (DI)(R10*4), DI
-	DECQ    CX
-	JNZ     quad
+	ADDQ $16, BX
+	DECQ CX
+	JNZ  quad
+	VZEROUPPER
+	RET
+
+// func packedE4M3(y, x *float32, w *byte, quads, steps int)
+TEXT ·packedE4M3(SB), NOSPLIT, $0-40
+	MOVQ y+0(FP), BX
+	MOVQ x+8(FP), SI
+	MOVQ w+16(FP), DI
+	MOVQ quads+24(FP), CX
+	MOVQ steps+32(FP), DX
+	VBROADCASTSS notbit14<>(SB), Y13
+
+quad:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   SI, R9
+	MOVQ   DX, AX
+
+step:
+	VMOVUPS (R9), Y12
+	PREFETCHT0 1024(DI)
+	VPMOVSXBW (DI), Y4
+	VPMOVSXBW 16(DI), Y6
+	VPSLLW $7, Y4, Y4
+	VPSLLW $7, Y6, Y6
+	VPAND Y13, Y4, Y4
+	VPAND Y13, Y6, Y6
+	VEXTRACTI128 $1, Y4, X5
+	VEXTRACTI128 $1, Y6, X7
+	VCVTPH2PS X4, Y4
+	VCVTPH2PS X5, Y5
+	VCVTPH2PS X6, Y6
+	VCVTPH2PS X7, Y7
+	VFMADD231PS Y4, Y12, Y0
+	VFMADD231PS Y5, Y12, Y1
+	VFMADD231PS Y6, Y12, Y2
+	VFMADD231PS Y7, Y12, Y3
+	ADDQ $32, R9
+	ADDQ $32, DI
+	DECQ AX
+	JNZ  step
+	REDUCE4(Y0, Y1, Y2, Y3, X0, X12)
+	VMOVUPS X0, (BX)
+	ADDQ $16, BX
+	DECQ CX
+	JNZ  quad
+	VZEROUPPER
+	RET
+
+// func packedInt8(y, x *float32, w *byte, quads, steps int)
+TEXT ·packedInt8(SB), NOSPLIT, $0-40
+	MOVQ y+0(FP), BX
+	MOVQ x+8(FP), SI
+	MOVQ w+16(FP), DI
+	MOVQ quads+24(FP), CX
+	MOVQ steps+32(FP), DX
+
+quad:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   SI, R9
+	MOVQ   DX, AX
+
+step:
+	VMOVUPS (R9), Y12
+	PREFETCHT0 1024(DI)
+	VPMOVSXBD (DI), Y4
+	VPMOVSXBD 8(DI), Y5
+	VPMOVSXBD 16(DI), Y6
+	VPMOVSXBD 24(DI), Y7
+	VCVTDQ2PS Y4, Y4
+	VCVTDQ2PS Y5, Y5
+	VCVTDQ2PS Y6, Y6
+	VCVTDQ2PS Y7, Y7
+	VFMADD231PS Y4, Y12, Y0
+	VFMADD231PS Y5, Y12, Y1
+	VFMADD231PS Y6, Y12, Y2
+	VFMADD231PS Y7, Y12, Y3
+	ADDQ $32, R9
+	ADDQ $32, DI
+	DECQ AX
+	JNZ  step
+	REDUCE4(Y0, Y1, Y2, Y3, X0, X12)
+	VMOVUPS X0, (BX)
+	ADDQ $16, BX
+	DECQ CX
+	JNZ  quad
 	VZEROUPPER
 	RET
 
@@ -469,7 +712,7 @@ step:
 	VZEROUPPER
 	RET
 
-// func widenBF16(dst *float32, src *uint16, steps int)
+// func widenBF16(dst *float32, src *byte, steps int)
 TEXT ·widenBF16(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
@@ -479,14 +722,23 @@ step:
 	VPMOVZXWD (SI), Y0
 	VPSLLD $16, Y0, Y0
 	VMOVUPS Y0, (DI)
-	ADDQ $16, SI
-	ADDQ $32, DI
+	VPMOVZXWD 16(SI), Y0
+	VPSLLD $16, Y0, Y0
+	VMOVUPS Y0, 32(DI)
+	VPMOVZXWD 32(SI), Y0
+	VPSLLD $16, Y0, Y0
+	VMOVUPS Y0, 64(DI)
+	VPMOVZXWD 48(SI), Y0
+	VPSLLD $16, Y0, Y0
+	VMOVUPS Y0, 96(DI)
+	ADDQ $64, SI
+	ADDQ $128, DI
 	DECQ CX
 	JNZ step
 	VZEROUPPER
 	RET
 
-// func widenF16(dst *float32, src *uint16, steps int)
+// func widenF16(dst *float32, src *byte, steps int)
 TEXT ·widenF16(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
@@ -495,8 +747,14 @@ TEXT ·widenF16(SB), NOSPLIT, $0-24
 step:
 	VCVTPH2PS (SI), Y0
 	VMOVUPS Y0, (DI)
-	ADDQ $16, SI
-	ADDQ $32, DI
+	VCVTPH2PS 16(SI), Y0
+	VMOVUPS Y0, 32(DI)
+	VCVTPH2PS 32(SI), Y0
+	VMOVUPS Y0, 64(DI)
+	VCVTPH2PS 48(SI), Y0
+	VMOVUPS Y0, 96(DI)
+	ADDQ $64, SI
+	ADDQ $128, DI
 	DECQ CX
 	JNZ step
 	VZEROUPPER
@@ -505,12 +763,16 @@ step:
 // A code's bits, its sign twice, are moved to where a half has them: exponent and
 // mantissa are then those of 2⁻⁸ of its value, subnormal ones too.
 //
-// func widenE4M3(dst *float32, src *byte, steps int, scale float32)
-TEXT ·widenE4M3(SB), NOSPLIT, $0-28
+// func widenE4M3(dst *float32, src *byte, steps int, scales *float32)
+TEXT ·widenE4M3(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ steps+16(FP), CX
-	VBROADCASTSS scale+24(FP), Y7
+	MOVQ scales+24(FP), AX
+	VBROADCASTSS (AX), Y12
+	VBROADCASTSS 4(AX), Y13
+	VBROADCASTSS 8(AX), Y14
+	VBROADCASTSS 12(AX), Y15
 	VBROADCASTSS notbit14<>(SB), X6
 
 step:
@@ -518,40 +780,78 @@ step:
 	VPSLLW $7, X0, X0
 	VPAND X6, X0, X0
 	VCVTPH2PS X0, Y0
-	VMULPS Y7, Y0, Y0
+	VMULPS Y12, Y0, Y0
 	VMOVUPS Y0, (DI)
-	ADDQ $8, SI
-	ADDQ $32, DI
+	VPMOVSXBW 8(SI), X0
+	VPSLLW $7, X0, X0
+	VPAND X6, X0, X0
+	VCVTPH2PS X0, Y0
+	VMULPS Y13, Y0, Y0
+	VMOVUPS Y0, 32(DI)
+	VPMOVSXBW 16(SI), X0
+	VPSLLW $7, X0, X0
+	VPAND X6, X0, X0
+	VCVTPH2PS X0, Y0
+	VMULPS Y14, Y0, Y0
+	VMOVUPS Y0, 64(DI)
+	VPMOVSXBW 24(SI), X0
+	VPSLLW $7, X0, X0
+	VPAND X6, X0, X0
+	VCVTPH2PS X0, Y0
+	VMULPS Y15, Y0, Y0
+	VMOVUPS Y0, 96(DI)
+	ADDQ $32, SI
+	ADDQ $128, DI
 	DECQ CX
 	JNZ step
 	VZEROUPPER
 	RET
 
-// func widenInt8(dst *float32, src *byte, steps int, scale float32)
-TEXT ·widenInt8(SB), NOSPLIT, $0-28
+// func widenInt8(dst *float32, src *byte, steps int, scales *float32)
+TEXT ·widenInt8(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ steps+16(FP), CX
-	VBROADCASTSS scale+24(FP), Y7
+	MOVQ scales+24(FP), AX
+	VBROADCASTSS (AX), Y12
+	VBROADCASTSS 4(AX), Y13
+	VBROADCASTSS 8(AX), Y14
+	VBROADCASTSS 12(AX), Y15
 
 step:
 	VPMOVSXBD (SI), Y0
 	VCVTDQ2PS Y0, Y0
-	VMULPS Y7, Y0, Y0
+	VMULPS Y12, Y0, Y0
 	VMOVUPS Y0, (DI)
-	ADDQ $8, SI
-	ADDQ $32, DI
+	VPMOVSXBD 8(SI), Y0
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y13, Y0, Y0
+	VMOVUPS Y0, 32(DI)
+	VPMOVSXBD 16(SI), Y0
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y14, Y0, Y0
+	VMOVUPS Y0, 64(DI)
+	VPMOVSXBD 24(SI), Y0
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y15, Y0, Y0
+	VMOVUPS Y0, 96(DI)
+	ADDQ $32, SI
+	ADDQ $128, DI
 	DECQ CX
 	JNZ step
 	VZEROUPPER
 	RET
 
-// func widenInt4(dst *float32, src *uint32, steps int, scale float32)
-TEXT ·widenInt4(SB), NOSPLIT, $0-28
+// func widenInt4(dst *float32, src *byte, steps int, scales *float32)
+TEXT ·widenInt4(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ steps+16(FP), CX
-	VBROADCASTSS scale+24(FP), Y7
+	MOVQ scales+24(FP), AX
+	VBROADCASTSS (AX), Y12
+	VBROADCASTSS 4(AX), Y13
+	VBROADCASTSS 8(AX), Y14
+	VBROADCASTSS 12(AX), Y15
 	VMOVUPS nibbles<>(SB), Y6
 	VBROADCASTSS fifteen<>(SB), Y5
 	VBROADCASTSS eight<>(SB), Y4
@@ -562,10 +862,31 @@ step:
 	VPAND Y5, Y0, Y0
 	VPSUBD Y4, Y0, Y0
 	VCVTDQ2PS Y0, Y0
-	VMULPS Y7, Y0, Y0
+	VMULPS Y12, Y0, Y0
 	VMOVUPS Y0, (DI)
-	ADDQ $4, SI
-	ADDQ $32, DI
+	VPBROADCASTD 4(SI), Y0
+	VPSRLVD Y6, Y0, Y0
+	VPAND Y5, Y0, Y0
+	VPSUBD Y4, Y0, Y0
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y13, Y0, Y0
+	VMOVUPS Y0, 32(DI)
+	VPBROADCASTD 8(SI), Y0
+	VPSRLVD Y6, Y0, Y0
+	VPAND Y5, Y0, Y0
+	VPSUBD Y4, Y0, Y0
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y14, Y0, Y0
+	VMOVUPS Y0, 64(DI)
+	VPBROADCASTD 12(SI), Y0
+	VPSRLVD Y6, Y0, Y0
+	VPAND Y5, Y0, Y0
+	VPSUBD Y4, Y0, Y0
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y15, Y0, Y0
+	VMOVUPS Y0, 96(DI)
+	ADDQ $16, SI
+	ADDQ $128, DI
 	DECQ CX
 	JNZ step
 	VZEROUPPER

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -73,22 +74,62 @@ func TestDot(t *testing.T) {
 	}
 }
 
-func TestDotBF16EqualsWidenedDot(t *testing.T) {
-	rng := rand.New(rand.NewPCG(2, 0))
-	for cols := range 12 {
-		const k, ldw = 72, 80
-		w := make([]uint16, cols*ldw+k)
-		for i := range w {
-			w[i] = uint16(math.Float32bits(float32(rng.NormFloat64())) >> 16)
+// randomMatrix gives a matrix with the values its rows stand for.
+func randomMatrix(rng *rand.Rand, f Format, rows, cols, group int) (Matrix, []float32) {
+	m := New(f, rows, cols, group, func(n int) []byte { return make([]byte, n) })
+	for i := range m.Scales {
+		m.Scales[i] = 0.1 + rng.Float32()
+	}
+	raw := make([]byte, rows*cols/Lanes*f.Bytes())
+	for i := range raw {
+		raw[i] = byte(rng.Uint32())
+		switch {
+		case f == E4M3 && raw[i]&0x7f == 0x7f:
+			raw[i] = 3
+		case f == F32 && i%4 == 3, (f == BF16 || f == F16) && i%2 == 1:
+			raw[i] = raw[i]&0x80 | 0x3c | raw[i]&3
 		}
-		wide := make([]float32, len(w))
-		WidenBF16(wide, w)
-		x := random(rng, k)
-		got, want := make([]float32, cols), make([]float32, cols)
-		DotBF16(got, x, w, ldw, cols, k)
-		Dot(want, cols, x, k, wide, ldw, 1, cols, k)
-		if !slices.Equal(got, want) {
-			t.Fatalf("%d columns: %v, want %v", cols, got, want)
+	}
+	m.Set(0, raw)
+	values := make([]float32, rows*cols)
+	for i := range values {
+		values[i] = element(f, raw[i/Lanes*f.Bytes():], i%Lanes)
+		if group > 0 {
+			values[i] *= m.Scales[i/cols*m.Groups()+i%cols/group]
+		}
+	}
+	return m, values
+}
+
+// Every format, row count and share of the columns gives to the bit what the values
+// of the rows give one by one.
+func TestProductEqualsDot(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 0))
+	room := make([]float32, Room(1<<15))
+	for _, f := range []Format{F32, BF16, F16, E4M3, Int8, Int4} {
+		for _, group := range []int{0, 16, 32} {
+			if group > 0 && (f == BF16 || f == F16) {
+				continue
+			}
+			for _, size := range []struct{ rows, cols int }{{1, 8}, {4, 40}, {7, 72}, {66, 136}, {9, 16384}} {
+				m, values := randomMatrix(rng, f, size.rows, size.cols, group)
+				row := make([]float32, size.cols)
+				m.Row(row, size.rows-1)
+				if !slices.Equal(row, values[(size.rows-1)*size.cols:]) {
+					t.Fatalf("format %d: a row is not what was set", f)
+				}
+				for rows := range 9 {
+					x := random(rng, rows*size.cols)
+					want, got := make([]float32, rows*size.rows), make([]float32, rows*size.rows)
+					Dot(want, size.rows, x, size.cols, values, size.cols, rows, size.rows, size.cols)
+					cut := size.rows / 8 * 4
+					m.Product(got, x, rows, 0, cut, room)
+					m.Product(got, x, rows, cut, size.rows, room)
+					if !slices.Equal(got, want) {
+						t.Fatalf("format %d in groups of %d, %d × %d, %d rows: %v, want %v", f, group, size.rows, size.cols, rows, got, want)
+					}
+				}
+			}
 		}
 	}
 }
@@ -191,42 +232,27 @@ func TestExp(t *testing.T) {
 }
 
 func TestWiden(t *testing.T) {
-	const n = 256
-	bytes, halves, words := make([]byte, n), make([]uint16, n), make([]uint32, n/8)
-	for i := range bytes {
-		bytes[i] = byte(i)
-	}
-	bytes[0x7f], bytes[0xff] = 0, 0 // NaN as E4M3
 	rng := rand.New(rand.NewPCG(5, 0))
-	for i := range halves {
-		halves[i] = uint16(rng.Uint32())
-		if halves[i]>>10&31 == 31 {
-			halves[i] = 3 // subnormal
+	for _, n := range []int{8, 32, 72, 256} {
+		codes, halves, got := make([]byte, n), make([]uint16, n), make([]float32, n)
+		for i := range codes {
+			codes[i] = byte(rng.IntN(127) + 128*rng.IntN(2))
+			halves[i] = uint16(rng.IntN(0x7f80) + 0x8000*rng.IntN(2))
 		}
-	}
-	for i := range words {
-		words[i] = rng.Uint32()
-	}
-	got := make([]float32, n)
-	check := func(name string, want func(i int) float32) {
-		t.Helper()
+		const scale = 0.37
+		WidenE4M3(got, codes, scale)
 		for i, v := range got {
-			if v != want(i) {
-				t.Fatalf("%s: element %d is %g, want %g", name, i, v, want(i))
+			if want := safetensors.FromE4M3(codes[i]) * scale; v != want {
+				t.Fatalf("E4M3 %#x is %g, want %g", codes[i], v, want)
+			}
+		}
+		WidenBF16(got, halves)
+		for i, v := range got {
+			if want := math.Float32frombits(uint32(halves[i]) << 16); v != want {
+				t.Fatalf("bf16 %#x is %g, want %g", halves[i], v, want)
 			}
 		}
 	}
-	const scale = 0.37
-	WidenE4M3(got, bytes, scale)
-	check("E4M3", func(i int) float32 { return safetensors.FromE4M3(bytes[i]) * scale })
-	WidenInt8(got, bytes, scale)
-	check("int8", func(i int) float32 { return float32(int8(bytes[i])) * scale })
-	WidenInt4(got, words, scale)
-	check("int4", func(i int) float32 { return float32(int(words[i/8]>>(4*(i%8))&15)-8) * scale })
-	WidenF16(got, halves)
-	check("f16", func(i int) float32 { return safetensors.FromF16(halves[i]) })
-	WidenBF16(got, halves)
-	check("bf16", func(i int) float32 { return math.Float32frombits(uint32(halves[i]) << 16) })
 }
 
 // The Go versions, where the others exist too.
@@ -237,7 +263,7 @@ func TestWithoutAssembly(t *testing.T) {
 	simd = false
 	defer func() { simd = true }()
 	for name, test := range map[string]func(*testing.T){
-		"dot": TestDot, "bf16": TestDotBF16EqualsWidenedDot, "mix": TestMix, "softmax": TestSoftmax, "exp": TestExp, "widen": TestWiden,
+		"dot": TestDot, "product": TestProductEqualsDot, "mix": TestMix, "softmax": TestSoftmax, "exp": TestExp, "widen": TestWiden,
 	} {
 		t.Run(name, test)
 	}
@@ -283,32 +309,33 @@ func FuzzDot(f *testing.F) {
 
 func BenchmarkDot(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 0))
-	for _, c := range []struct {
-		name          string
-		rows, cols, k int
-	}{{"128x32x1024", 126, 32, 1024}, {"8x32x1024", 8, 32, 1024}, {"1x32x1024", 1, 32, 1024}, {"48x16x64", 48, 16, 64}} {
-		b.Run(c.name, func(b *testing.B) {
-			x, w, y := random(rng, c.rows*c.k), random(rng, c.cols*c.k), make([]float32, c.rows*c.cols)
-			for b.Loop() {
-				Dot(y, c.cols, x, c.k, w, c.k, c.rows, c.cols, c.k)
-			}
-			b.ReportMetric(2*float64(c.rows*c.cols*c.k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-		})
+	const rows, cols, k = 48, 16, 64
+	x, w, y := random(rng, rows*k), random(rng, cols*k), make([]float32, rows*cols)
+	for b.Loop() {
+		Dot(y, cols, x, k, w, k, rows, cols, k)
 	}
+	b.ReportMetric(2*rows*cols*k*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 }
 
-func BenchmarkDotBF16(b *testing.B) {
-	const k = 1024
-	for _, cols := range []int{256, 64 << 10} {
-		b.Run(map[bool]string{true: "cached", false: "memory"}[cols == 256], func(b *testing.B) {
-			w, x, y := make([]uint16, cols*k), make([]float32, k), make([]float32, cols)
-			for i := range w {
-				w[i] = uint16(i)
-			}
-			for b.Loop() {
-				DotBF16(y, x, w, k, cols, k)
-			}
-			b.ReportMetric(2*float64(cols*k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GB/s")
-		})
+// BenchmarkProduct has a matrix larger than any cache.
+func BenchmarkProduct(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 0))
+	const n, k = 48 << 10, 1024
+	for name, f := range map[string]Format{"f32": F32, "bf16": BF16, "fp8": E4M3, "int8": Int8, "int4": Int4} {
+		for _, rows := range []int{1, 8, 64} {
+			b.Run(fmt.Sprintf("%s/%d", name, rows), func(b *testing.B) {
+				m := New(f, n, k, 0, Huge)
+				for i := range m.data {
+					m.data[i] = byte(i) & 0x3f
+				}
+				x, y, room := random(rng, rows*k), make([]float32, rows*n), make([]float32, Room(k))
+				for b.Loop() {
+					m.Product(y, x, rows, 0, n, room)
+				}
+				seconds := b.Elapsed().Seconds() / float64(b.N)
+				b.ReportMetric(float64(len(m.data))/seconds/1e9, "GB/s")
+				b.ReportMetric(2*float64(rows)*n*k/seconds/1e9, "GFLOP/s")
+			})
+		}
 	}
 }
