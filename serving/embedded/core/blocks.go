@@ -3,6 +3,7 @@ package core
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"math/bits"
 )
 
 // BlockSize is the usual number of tokens in one block of the cache.
@@ -13,7 +14,8 @@ const BlockSize = 16
 type Key [16]byte
 
 // Hash continues a chain of keys. Root is the key before the first block of a
-// salt and an adapter, which share nothing with any other.
+// salt and an adapter, which share nothing with any other. All bits of a key are to
+// be as good as random.
 type Hash interface {
 	Root(salt, adapter string) Key
 	Next(parent Key, tokens []int) Key
@@ -66,21 +68,23 @@ type pool struct {
 	head     int32 // of the free list, the next to be taken; -1 for none
 	tail     int32
 	free     int
-	reserved int // free blocks promised to admitted sequences
-	cached   map[Key]int32
+	reserved int     // free blocks promised to admitted sequences
+	buckets  []int32 // first blocks of the chains of the cache, by key; -1 for none
 	evicted  uint64
 	removed  func(Key) // nil: nobody wants to know
 }
 
 type block struct {
 	refs       int32
-	prev, next int32
+	prev, next int32 // of the free list
+	same       int32 // the next block of the same bucket; -1 for none
 	key        Key
-	keyed      bool
+	keyed      bool // in the cache
 }
 
 func newPool(n int) *pool {
-	p := &pool{blocks: make([]block, n), head: -1, tail: -1, cached: make(map[Key]int32)}
+	p := &pool{blocks: make([]block, n), head: -1, tail: -1, buckets: make([]int32, 1<<bits.Len(uint(n)))}
+	p.clear()
 	for i := range n {
 		p.pushBack(int32(i))
 	}
@@ -135,16 +139,47 @@ func (p *pool) take() int32 {
 	p.unlink(i)
 	b := &p.blocks[i]
 	if b.keyed {
-		p.forget(b)
+		p.forget(i)
 		p.evicted++
 	}
 	b.refs = 1
 	return i
 }
 
-func (p *pool) forget(b *block) {
-	delete(p.cached, b.key)
-	b.keyed = false
+// clear empties the cache.
+func (p *pool) clear() {
+	for i := range p.buckets {
+		p.buckets[i] = -1
+	}
+	for i := range p.blocks {
+		p.blocks[i].keyed = false
+	}
+}
+
+// bucket is where the blocks of a key are chained. Keys are hashes already, so that
+// their own bits choose; a map would hash them once more and need more memory.
+func (p *pool) bucket(key Key) *int32 {
+	return &p.buckets[binary.LittleEndian.Uint64(key[:])&uint64(len(p.buckets)-1)]
+}
+
+// find looks a block up in the cache.
+func (p *pool) find(key Key) (i int32, ok bool) {
+	for i = *p.bucket(key); i >= 0; i = p.blocks[i].same {
+		if p.blocks[i].key == key {
+			return i, true
+		}
+	}
+	return -1, false
+}
+
+// forget takes block i out of the cache.
+func (p *pool) forget(i int32) {
+	b := &p.blocks[i]
+	at := p.bucket(b.key)
+	for *at != i {
+		at = &p.blocks[*at].same
+	}
+	*at, b.keyed = b.same, false
 	if p.removed != nil {
 		p.removed(b.key)
 	}
@@ -177,12 +212,12 @@ func (p *pool) release(blocks []int32) {
 
 // keep enters a full block into the cache and reports whether it is new there.
 func (p *pool) keep(i int32, key Key) bool {
-	if _, ok := p.cached[key]; ok {
+	if _, ok := p.find(key); ok {
 		return false
 	}
-	b := &p.blocks[i]
-	b.key, b.keyed = key, true
-	p.cached[key] = i
+	b, first := &p.blocks[i], p.bucket(key)
+	b.key, b.keyed, b.same = key, true, *first
+	*first = i
 	return true
 }
 

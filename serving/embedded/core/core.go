@@ -234,10 +234,7 @@ func (c *Core) Reset() bool {
 	if c.pool.used() > 0 {
 		return false
 	}
-	for i := range c.pool.blocks {
-		c.pool.blocks[i].keyed = false
-	}
-	clear(c.pool.cached)
+	c.pool.clear()
 	if c.limits.Record {
 		c.events = append(c.events, BlockEvent{Kind: AllBlocksCleared})
 	}
@@ -389,7 +386,7 @@ func (c *Core) lookup(s *Sequence) (hits []int32, worth bool) {
 		if (n+1)*c.limits.BlockSize >= s.Len() {
 			break
 		}
-		i, ok := c.pool.cached[key]
+		i, ok := c.pool.find(key)
 		if !ok {
 			return hits, c.coming[key] == 0
 		}

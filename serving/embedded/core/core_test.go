@@ -208,8 +208,17 @@ func follow(t *testing.T, cache map[Key]bool, c *Core) {
 			clear(cache)
 		}
 	}
-	if len(cache) != len(c.pool.cached) {
-		t.Errorf("the events tell of %d blocks, the cache has %d", len(cache), len(c.pool.cached))
+	kept := 0
+	for i, b := range c.pool.blocks {
+		if b.keyed {
+			kept++
+			if at, ok := c.pool.find(b.key); !ok || int(at) != i {
+				t.Errorf("block %d is not found by its key", i)
+			}
+		}
+	}
+	if len(cache) != kept {
+		t.Errorf("the events tell of %d blocks, the cache has %d", len(cache), kept)
 	}
 }
 
