@@ -289,8 +289,8 @@ func (c *Core) Next(now time.Duration, b *Batch) bool {
 		}
 		c.schedule(b, s)
 	}
-	if c.stats.Preemptions > preempted {
-		return len(b.Rows) > 0 // what was thrown out would come straight back
+	if c.stats.Preemptions > preempted && len(b.Rows) > 0 {
+		return true // what was thrown out would come straight back
 	}
 	for at := 0; at < len(c.waiting) && len(c.running) < c.limits.Sequences && b.Tokens < c.limits.Tokens; {
 		s := c.waiting[at]
