@@ -75,7 +75,7 @@ func newReplica(m *simulation, i int, name string) (*replica, error) {
 // start makes a new process, which knows nothing.
 func (r *replica) start() error {
 	c, err := core.New(r.limits)
-	r.core, r.dead, r.busy = c, false, false
+	r.core, r.dead, r.busy, r.stalledUntil, r.frozen = c, false, false, 0, 0
 	return err
 }
 
@@ -84,7 +84,6 @@ func (r *replica) crash() {
 	r.boot++
 	r.lost = r.stats()
 	r.core = nil
-	r.stalledUntil, r.frozen = 0, 0
 }
 
 func (r *replica) stall(d time.Duration) {

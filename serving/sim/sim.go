@@ -313,10 +313,10 @@ func (m *simulation) fault(i int, over bool) error {
 	case Crash:
 		m.events.push(event{at: m.nextProbe(), kind: probe, of: f.Replica})
 		if over {
-			if err := r.start(); err != nil {
-				return err
+			if !r.dead {
+				return nil // back already, after another crash
 			}
-			break
+			return r.start()
 		}
 		if err := m.crash(r); err != nil {
 			return err

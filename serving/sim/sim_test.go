@@ -77,6 +77,7 @@ func TestSteadyBatch(t *testing.T) {
 func TestFleetKeepsUp(t *testing.T) {
 	r := simulate(t, fleet(4, 3*time.Minute))
 	near(t, "tokens/s a node", r.Engines.NodeOutputPerSecond, 300.0/26*250, 0.05)
+	near(t, "requests after the warm-up", float64(r.Total.Arrived), 300.0/26*4*150, 0.05)
 	// 896 of 1,500 tokens are 7 whole blocks; each replica computes each group once.
 	if h := r.Engines.PrefixHitShare; h < 0.5 || h > 896.0/1500+0.09 {
 		t.Errorf("prefix hits %v", h)
@@ -128,6 +129,10 @@ func TestThrashSpiral(t *testing.T) {
 	if e := kept.Engines; e.Preemptions != 0 || e.RecomputedTokens != 0 || e.KVPeak > 0.9 {
 		t.Errorf("reserved: %+v", e)
 	}
+	// What is late already counts against it, before it has ended.
+	if g := over.Total; g.GoodShare >= ratio(float64(g.Good), float64(g.Finished+g.Rejected+g.Failed)) || g.Unfinished == 0 {
+		t.Errorf("over-committed: %+v", g)
+	}
 	a, b := over.Series[len(over.Series)-1], kept.Series[len(kept.Series)-1]
 	if a.Good != 0 || a.TPOTp95 < 200 || a.Waiting == 0 {
 		t.Errorf("over-committed, after an hour: %+v", a)
@@ -167,7 +172,7 @@ func random(rng *rand.Rand) Scenario {
 		})
 	}
 	n := s.Fleet.replicas()
-	for range rng.IntN(5) {
+	for range rng.IntN(7) {
 		f := Fault{Kind: []FaultKind{Slow, Stall, Crash}[rng.IntN(3)], Replica: rng.IntN(n), At: time.Duration(rng.IntN(30000)) * time.Millisecond, For: time.Duration(1+rng.IntN(9000)) * time.Millisecond}
 		if f.Kind == Slow {
 			f.Factor = 2
@@ -183,7 +188,36 @@ func TestNothingIsLost(t *testing.T) {
 	var preempted uint64
 	for seed := range uint64(40) {
 		s := random(rand.New(rand.NewPCG(seed, 5)))
-		r := simulate(t, s)
+		m, err := prepare(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := m.run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Whatever is sent is in an engine, whatever waits is in the router.
+		sent, waiting := map[*replica]int{}, 0
+		for _, q := range m.requests {
+			switch q.state {
+			case running:
+				sent[q.replica]++
+			case queued:
+				waiting++
+			}
+		}
+		if waiting != m.gate.Waiting() {
+			t.Errorf("seed %d: %d requests wait, %d in the router", seed, waiting, m.gate.Waiting())
+		}
+		for _, rep := range m.replicas {
+			in := 0
+			if !rep.dead {
+				in = rep.core.Stats().Running + rep.core.Stats().Waiting
+			}
+			if in != sent[rep] {
+				t.Errorf("seed %d: %d requests were sent to %s, it has %d", seed, sent[rep], rep.name, in)
+			}
+		}
 		var sum Group
 		for i, g := range append(r.Tenants, r.Total) {
 			if g.Arrived != g.Finished+g.Rejected+g.Failed+g.Unfinished {
@@ -206,6 +240,10 @@ func TestNothingIsLost(t *testing.T) {
 			moments.Rejected += m.Rejected
 			moments.Failed += m.Failed
 			moments.Preemptions += m.Preemptions
+			moments.OutputTokens += m.OutputTokens
+		}
+		if all := r.Engines.OutputPerSecond * r.Seconds; math.Abs(float64(moments.OutputTokens)-all) > 1 || moments.OutputTokens < uint64(r.Total.OutputTokens) {
+			t.Errorf("seed %d: %d tokens in the series, %v of all engines, %d in finished answers", seed, moments.OutputTokens, all, r.Total.OutputTokens)
 		}
 		if g := r.Total; moments.Arrived != g.Arrived || moments.Finished != g.Finished || moments.Rejected != g.Rejected || moments.Failed != g.Failed || moments.Preemptions != r.Engines.Preemptions {
 			t.Errorf("seed %d: the series has %+v, all is %+v", seed, moments, g)
@@ -304,6 +342,18 @@ func TestStall(t *testing.T) {
 	}
 	if r.Total.Failed > 0 || r.Replicas[2].Routed >= calm.Replicas[2].Routed {
 		t.Errorf("%d failed, %d requests sent, without the stall %d", r.Total.Failed, r.Replicas[2].Routed, calm.Replicas[2].Routed)
+	}
+}
+
+// A request that comes to an idle engine during a stall waits for its end.
+func TestStallOfAnIdleEngine(t *testing.T) {
+	s := fleet(1, 30*time.Second)
+	s.Warmup = 0
+	s.Arrivals = Arrivals{Process: Constant, Rate: 0.2} // at 5 s, 10 s, 15 s …
+	s.Tenants[0].Output.Mean = 2
+	s.Faults = []Fault{{Kind: Stall, At: 14 * time.Second, For: 4 * time.Second}}
+	if got := simulate(t, s).Total.TTFT.P99; got < 3000 || got > 3300 {
+		t.Errorf("the longest wait is %v ms, want that of 15 s until 18 s", got)
 	}
 }
 

@@ -127,6 +127,9 @@ func TestPrompts(t *testing.T) {
 		k := keys(q)
 		begin[k[1]]++
 		rest[k[2]]++
+		if k[0] == k[1] {
+			t.Fatal("a block is the same whatever is before it")
+		}
 		if again := keys(q); !slices.Equal(again, k) {
 			t.Fatal("the same prompt has other keys")
 		}
