@@ -120,6 +120,10 @@ const (
 	mostIntervals = 100_000
 	mostGroups    = 1 << 22
 	mostLive      = 1 << slotBits
+	mostSequences = 1 << 16
+	mostStep      = 1 << 20
+	mostRequests  = 50e6
+	mostBlocks    = 1 << 25 // of all replicas
 )
 
 // Check says everything that is wrong with s.
@@ -144,15 +148,21 @@ func (s Scenario) Check() error {
 	case f.Nodes > mostReplicas || f.GPUs > mostReplicas || f.replicas() > mostReplicas:
 		bad("%d nodes of %d GPUs: want at most %d replicas", f.Nodes, f.GPUs, mostReplicas)
 	}
-	if f.Sequences < 1 || f.StepTokens < 1 || f.Chunk < 0 || f.KVTokens < 0 {
-		bad("%d sequences, %d tokens in a step, %d in a chunk, %d in the cache: want the first two at least 1, the others not negative",
-			f.Sequences, f.StepTokens, f.Chunk, f.KVTokens)
+	if f.Sequences < 1 || f.Sequences > mostSequences || f.StepTokens < 1 || f.StepTokens > mostStep || f.Chunk < 0 || f.KVTokens < 0 {
+		bad("%d sequences, %d tokens in a step, %d in a chunk, %d in the cache: want 1 to %d, 1 to %d, and the others not negative",
+			f.Sequences, f.StepTokens, f.Chunk, f.KVTokens, mostSequences, mostStep)
 	}
 	if s.Router.Streams < 1 || s.Router.Queue < 1 || s.Router.QueueTime <= 0 {
 		bad("a router of %d streams a replica and %d waiting for %v: want each more than nothing", s.Router.Streams, s.Router.Queue, s.Router.QueueTime)
 	}
-	if n := f.Nodes * f.GPUs * s.Router.Streams; len(errs) == 0 && n+s.Router.Queue+s.Arrivals.Concurrency >= mostLive {
-		bad("up to %d requests at a time: want fewer than %d", n+s.Router.Queue+s.Arrivals.Concurrency, mostLive)
+	if len(errs) == 0 {
+		live := float64(f.replicas())*float64(s.Router.Streams) + float64(s.Router.Queue) + float64(s.Arrivals.Concurrency)
+		if live >= mostLive {
+			bad("up to %.0f requests at a time: want fewer than %d", live, mostLive)
+		}
+		if n := s.Arrivals.Rate * s.Duration.Seconds(); n > mostRequests {
+			bad("%.0f requests: want at most %.0f", n, mostRequests)
+		}
 	}
 	if err := s.Arrivals.check(); err != nil {
 		errs = append(errs, err)

@@ -115,6 +115,9 @@ func prepare(s Scenario) (*simulation, error) {
 		if err != nil {
 			return nil, err
 		}
+		if all := float64(r.limits.Blocks) * float64(s.Fleet.replicas()); all > mostBlocks {
+			return nil, fmt.Errorf("%.0f blocks of %d tokens: want at most %d; take larger blocks", all, r.limits.BlockSize, mostBlocks)
+		}
 		m.replicas, members, m.byMember[r.member] = append(m.replicas, r), append(members, r.member), r
 	}
 	doc := route.New(alias, "sim", version)
