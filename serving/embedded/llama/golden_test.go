@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"flag"
 	"maps"
 	"math"
 	"os"
@@ -87,7 +88,8 @@ type golden struct {
 
 const tolerance = 1e-3
 
-func (g golden) check(t *testing.T, name string, e *engine) {
+// check gives the largest difference of a logit.
+func (g golden) check(t *testing.T, name string, e *engine) (worst float64) {
 	t.Helper()
 	// In rising order each finds the ones before it in the cache.
 	for _, at := range slices.Sorted(maps.Keys(g.Logits)) {
@@ -101,7 +103,9 @@ func (g golden) check(t *testing.T, name string, e *engine) {
 		}
 		for i := range got {
 			want := math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-			if d := math.Abs(float64(got[i] - want)); !(d <= tolerance) {
+			d := math.Abs(float64(got[i] - want))
+			worst = max(worst, d)
+			if !(d <= tolerance) {
 				t.Errorf("%s: logit %d at position %d is %g, want %g", name, i, at, got[i], want)
 				break
 			}
@@ -126,6 +130,7 @@ func (g golden) check(t *testing.T, name string, e *engine) {
 			break
 		}
 	}
+	return worst
 }
 
 // logits computes those after the last of ids.
@@ -185,19 +190,19 @@ func (g *golden) UnmarshalJSON(b []byte) error {
 // freight is the shipped model.
 var freight = filepath.Join("..", "..", "..", "examples", "freight", "weights")
 
+// checkpointDir is one that is too large to be kept here, with the golden.json that
+// bench/golden/golden.py makes of it.
+var checkpointDir = flag.String("checkpoint", "", "a checkpoint's folder with golden.json, to compare with transformers")
+
+func TestCheckpoint(t *testing.T) {
+	if *checkpointDir == "" {
+		t.Skip("no -checkpoint")
+	}
+	againstConversations(t, *checkpointDir, filepath.Join(*checkpointDir, "golden.json"))
+}
+
 func TestFreightEqualsTransformers(t *testing.T) {
-	var file struct {
-		Weights       string `json:"weights_sha256"`
-		Conversations map[string]golden
-	}
-	readGolden(t, filepath.Join("testdata", "golden-freight.json"), &file)
-	b, err := os.ReadFile(filepath.Join(freight, "model.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := model.DigestOf(b).Hex(); got != file.Weights {
-		t.Fatalf("weights have the digest %s, the golden file is of %s: run bench/golden/golden.py", got, file.Weights)
-	}
+	conversations := againstConversations(t, freight, filepath.Join("testdata", "golden-freight.json"))
 	tok, err := tokenizer.Load(freight)
 	if err != nil {
 		t.Fatal(err)
@@ -206,8 +211,7 @@ func TestFreightEqualsTransformers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEngine(t, freight, core.Limits{Sequences: 4, Tokens: 128, Blocks: 512}, 1)
-	for name, g := range file.Conversations {
+	for name, g := range conversations {
 		text, err := tmpl.Render(chat.Request{Messages: g.Messages, Prompt: true})
 		if err != nil || text != g.Text {
 			t.Errorf("%s: rendered %q, %v, want %q", name, text, err, g.Text)
@@ -215,6 +219,27 @@ func TestFreightEqualsTransformers(t *testing.T) {
 		if ids := tok.Encode(text, true); !slices.Equal(ids, g.IDs) {
 			t.Errorf("%s: ids %v, want %v", name, ids, g.IDs)
 		}
-		g.check(t, name, e)
 	}
+}
+
+// againstConversations compares with what bench/golden/golden.py has written.
+func againstConversations(t *testing.T, dir, goldenFile string) map[string]golden {
+	var file struct {
+		Weights       string `json:"weights_sha256"`
+		Conversations map[string]golden
+	}
+	readGolden(t, goldenFile, &file)
+	b, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := model.DigestOf(b).Hex(); got != file.Weights {
+		t.Fatalf("weights have the digest %s, the golden file is of %s: run bench/golden/golden.py", got, file.Weights)
+	}
+	e := newEngine(t, dir, core.Limits{Sequences: 4, Tokens: 128, Blocks: 512}, 1)
+	for name, g := range file.Conversations {
+		worst := g.check(t, name, e)
+		t.Logf("%s: %d tokens, logits differ by %.2g at most", name, len(g.IDs), worst)
+	}
+	return file.Conversations
 }
