@@ -154,7 +154,6 @@ func (r *replica) stepped() error {
 	r.use.blocks += s * float64(blocks)
 	r.use.mostBlock = max(r.use.mostBlock, blocks)
 	before := r.use.finished
-	r.m.touched += touch(&r.batch)
 	r.exec.Fill(&r.batch, r.m.out)
 	r.core.Commit(r.m.now, &r.batch, r.m.out, r.emit)
 	if r.use.finished > before {
@@ -164,20 +163,6 @@ func (r *replica) stepped() error {
 		}
 	}
 	return r.begin()
-}
-
-// touch looks at what a step's end is about to need. Since the step began, the other
-// replicas have pushed it out of the near caches, and these loads wait for each
-// other less than those of the long way through Commit: half of a run's time.
-func touch(b *core.Batch) (sum int) {
-	for i := range b.Rows {
-		s := b.Rows[i].Seq
-		if o := s.Output(); len(o) > 0 {
-			sum += o[len(o)-1]
-		}
-		sum += len(s.Prompt)
-	}
-	return sum
 }
 
 // event is called for each token, and does something for the first and the last.

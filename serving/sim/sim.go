@@ -81,8 +81,7 @@ type simulation struct {
 	lastID   uint64
 	record   recorder
 
-	out     []core.Token // of the step that ends
-	touched int          // keeps the loads of touch
+	out []core.Token // of the step that ends
 }
 
 // Run simulates s. It gives up when ctx ends.
