@@ -42,7 +42,7 @@ func (s kvShape) vector() int { return s.dim * elementSize(s.kind) }
 func (kv *KV) Tokens() int { return kv.tokens }
 
 func (m *Executor) kvShape() kvShape {
-	return kvShape{m.shape.Layers, m.shape.KVHeads, m.shape.HeadDim, m.kv, m.weights.fingerprint}
+	return kvShape{m.shape.Layers, m.shape.KVHeads, m.shape.HeadDim, m.kv, m.fingerprint}
 }
 
 // Export copies the keys and values of a sequence's first tokens out of its blocks.
@@ -73,7 +73,8 @@ func (m *Executor) each(blocks []int32, from, end int, fn func(c *cache, at, n, 
 	}
 }
 
-// Accepts tells why kv is not of this engine's model and kind of cache.
+// Accepts tells why kv is not of this engine's model and kind of cache. It is safe
+// for concurrent use.
 func (m *Executor) Accepts(kv *KV) error {
 	if want := m.kvShape(); kv.shape != want {
 		return fmt.Errorf("keys and values are of %v, this engine has %v: both must run one model with one kind of cache", kv.shape, want)

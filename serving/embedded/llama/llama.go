@@ -40,9 +40,11 @@ type Executor struct {
 	cache   []layerCache
 	dir     string // of the checkpoint
 	blocks  int
-	kv      string    // what the cache is
-	cos     []float32 // position × half a head
-	sin     []float32
+	kv      string // what the cache is
+	// fingerprint is that of the weights, also while they are given back.
+	fingerprint [32]byte
+	cos         []float32 // position × half a head
+	sin         []float32
 
 	tokens                  int // room in the buffers
 	x, norm, qkv, attn, mlp []float32
@@ -69,7 +71,10 @@ func Load(dir string, s model.Shape, o Options) (*Executor, error) {
 }
 
 func newExecutor(s model.Shape, w *weights, o Options) *Executor {
-	m := &Executor{shape: s, weights: w, pool: newPool(o.Threads, max(s.Hidden, s.Heads*s.HeadDim, s.Intermediate)), tokens: o.Tokens, kv: o.KV, maxRank: o.MaxLoRARank, adapters: make(map[string]*adapter)}
+	m := &Executor{
+		shape: s, weights: w, fingerprint: w.fingerprint, pool: newPool(o.Threads, max(s.Hidden, s.Heads*s.HeadDim, s.Intermediate)),
+		tokens: o.Tokens, kv: o.KV, maxRank: o.MaxLoRARank, adapters: make(map[string]*adapter),
+	}
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	floats := func(n int) []float32 { return make([]float32, o.Tokens*n) }
 	m.x, m.norm, m.qkv, m.attn, m.mlp = floats(s.Hidden), floats(s.Hidden), floats(q+2*kv), floats(q), floats(2*s.Intermediate)

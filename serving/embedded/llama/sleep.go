@@ -2,6 +2,7 @@ package llama
 
 import (
 	"fmt"
+	"runtime/debug"
 
 	"llmops/serving/embedded/core"
 )
@@ -24,6 +25,7 @@ func (m *Executor) Sleep(level int) {
 		m.weights = nil
 		clear(m.adapters)
 	}
+	debug.FreeOSMemory()
 }
 
 // Wake makes steps possible again, with an empty cache and, after level 2, weights
@@ -33,6 +35,9 @@ func (m *Executor) Wake() error {
 		w, _, err := loadWeights(m.dir, m.shape, m.kv)
 		if err != nil {
 			return fmt.Errorf("waking up: %w", err)
+		}
+		if w.fingerprint != m.fingerprint {
+			return fmt.Errorf("waking up: %s holds another model than before the sleep: start a new engine", m.dir)
 		}
 		m.weights = w
 	}
