@@ -14,7 +14,8 @@ import (
 	"llmops/examples/freight/items"
 )
 
-const usage = `usage: freightgen [flags] train | freight | json | long-context | perplexity | traffic | canaries
+const usage = `usage: freightgen [flags] train | freight | json | long-context | perplexity | traffic | canaries |
+                          retrieval | pairs
 
 Writes JSON lines to standard output. The same flags always give the same bytes.
 `
@@ -33,7 +34,7 @@ func run(args []string, stdout io.Writer) error {
 	haystack := flags.Int("haystack", items.DefaultHaystack, "length of a long-context document in `tokens`, about")
 	stage := flags.Int("stage", items.FirstStage, "`stage` of training")
 	tokens := flags.Int("tokens", 96, "room of a training sample in `tokens`")
-	n := flags.Int("n", 0, "`number` of lines for train (0: endless), perplexity (0: 64) and traffic (0: 3600)")
+	n := flags.Int("n", 0, "`number` of lines for train and pairs (0: endless), perplexity (0: 64) and traffic (0: 3600)")
 	flags.Usage = func() {
 		fmt.Fprint(flags.Output(), usage)
 		flags.PrintDefaults()
@@ -83,6 +84,16 @@ func write(out *json.Encoder, kind string, o items.Options, stage, tokens, n int
 			n = items.DefaultArrivals
 		}
 		return encode(out, items.Traffic(o, n))
+	case "retrieval":
+		return encode(out, items.Retrieval(o))
+	case "pairs":
+		p := items.NewPairs(o.Seed)
+		for i := 0; n == 0 || i < n; i++ {
+			if err := out.Encode(p.Next()); err != nil {
+				return err
+			}
+		}
+		return nil
 	case "canaries":
 		return encode(out, items.Canaries(o))
 	}
