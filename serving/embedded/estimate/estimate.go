@@ -27,9 +27,9 @@
 //   - vLLM admits a sequence when its known tokens fit, and preempts and recomputes
 //     when blocks run out. That is core's Limits.Overcommit; without it core reserves
 //     the longest answer.
-//   - vLLM serves running sequences in their order of arrival until the token budget is
-//     spent, whether prompt or answer; core gives all answers their token first. With
-//     the usual budget of 2,048 and more the difference is in the order within a step.
+//
+// As vLLM is documented to, core gives answers their token before prompts are computed
+// further, and computes what was preempted again.
 package estimate
 
 import (
