@@ -72,9 +72,9 @@ func (m *Executor) store(r core.Row, at int, l *layer, c *layerCache) {
 		for h := range s.Heads + s.KVHeads {
 			v := row[h*d : (h+1)*d]
 			if h < s.Heads && l.qNorm != nil {
-				rms(v, v, l.qNorm, s.NormEps)
+				kernel.RMSNorm(v, v, l.qNorm, s.NormEps)
 			} else if l.kNorm != nil {
-				rms(v, v, l.kNorm, s.NormEps)
+				kernel.RMSNorm(v, v, l.kNorm, s.NormEps)
 			}
 			first, second := v[:half], v[half:d]
 			for j, x := range first {

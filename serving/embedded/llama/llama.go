@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"llmops/model"
@@ -132,11 +131,11 @@ func (m *Executor) forward(b *core.Batch) {
 		m.product(b, i, &l.qkv, qkvProduct, m.qkv, m.norm)
 		m.attend(b, i)
 		m.product(b, i, &l.out, outProduct, m.norm, m.attn)
-		add(m.x[:n*s.Hidden], m.norm)
+		kernel.Add(m.x[:n*s.Hidden], m.norm)
 		m.rmsRows(m.norm, m.x, l.mlpNorm, n)
 		m.product(b, i, &l.gateUp, gateUpProduct, m.mlp, m.norm)
 		m.product(b, i, &l.down, downProduct, m.norm, m.gate(n))
-		add(m.x[:n*s.Hidden], m.norm)
+		kernel.Add(m.x[:n*s.Hidden], m.norm)
 	}
 }
 
@@ -155,33 +154,11 @@ func (m *Executor) product(b *core.Batch, layer int, l *linear, which int, y, x 
 	}
 }
 
-func add(x, y []float32) {
-	y = y[:len(x)]
-	for i := range x {
-		x[i] += y[i]
-	}
-}
-
 // rmsRows normalises rows of the hidden size.
 func (m *Executor) rmsRows(dst, x, weight []float32, rows int) {
 	h := m.shape.Hidden
 	for i := range rows {
-		rms(dst[i*h:(i+1)*h], x[i*h:(i+1)*h], weight, m.shape.NormEps)
-	}
-}
-
-func rms(dst, x, weight []float32, eps float64) {
-	var a, b, c, d float32 // four sums: one would wait for itself
-	for j := 0; j < len(x); j += 4 {
-		a += x[j] * x[j]
-		b += x[j+1] * x[j+1]
-		c += x[j+2] * x[j+2]
-		d += x[j+3] * x[j+3]
-	}
-	mean := float64((a+b)+(c+d)) / float64(len(x))
-	r := float32(1 / math.Sqrt(mean+eps))
-	for j, v := range x {
-		dst[j] = weight[j] * (v * r)
+		kernel.RMSNorm(dst[i*h:(i+1)*h], x[i*h:(i+1)*h], weight, m.shape.NormEps)
 	}
 }
 

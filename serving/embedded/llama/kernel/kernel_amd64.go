@@ -62,6 +62,24 @@ func softmax8(row *float32, steps int, scale float32)
 //go:noescape
 func silu8(dst, gate, up *float32, steps int)
 
+//go:noescape
+func maxAbs8(x *float32, steps int) float32
+
+//go:noescape
+func roundE4M38(dst, x *float32, steps int, scale float32)
+
+//go:noescape
+func roundInt88(dst, x *float32, steps int, scale float32)
+
+//go:noescape
+func squares8(x *float32, steps int) float32
+
+//go:noescape
+func scale8(dst, x, weight *float32, steps int, by float32)
+
+//go:noescape
+func add8(x, y *float32, steps int)
+
 // The following widen steps of four rows; scales are four.
 //
 //go:noescape

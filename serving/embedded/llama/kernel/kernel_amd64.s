@@ -42,6 +42,24 @@ DATA low<>+0(SB)/4, $0xc2ae0000
 GLOBL low<>(SB), RODATA|NOPTR, $4
 DATA high<>+0(SB)/4, $0x42b00000
 GLOBL high<>(SB), RODATA|NOPTR, $4
+DATA magnitude<>+0(SB)/4, $0x7fffffff
+GLOBL magnitude<>(SB), RODATA|NOPTR, $4
+DATA maxE4M3<>+0(SB)/4, $0x43e00000
+GLOBL maxE4M3<>(SB), RODATA|NOPTR, $4
+DATA half20<>+0(SB)/4, $0x0007ffff
+GLOBL half20<>(SB), RODATA|NOPTR, $4
+DATA keep20<>+0(SB)/4, $0xfff00000
+GLOBL keep20<>(SB), RODATA|NOPTR, $4
+DATA magic14<>+0(SB)/4, $0x46800000
+GLOBL magic14<>(SB), RODATA|NOPTR, $4
+DATA normal<>+0(SB)/4, $0x3c800000
+GLOBL normal<>(SB), RODATA|NOPTR, $4
+DATA onebit<>+0(SB)/4, $0x00000001
+GLOBL onebit<>(SB), RODATA|NOPTR, $4
+DATA maxInt8<>+0(SB)/4, $0x42fe0000
+GLOBL maxInt8<>(SB), RODATA|NOPTR, $4
+DATA minInt8<>+0(SB)/4, $0xc3000000
+GLOBL minInt8<>(SB), RODATA|NOPTR, $4
 DATA notbit14<>+0(SB)/4, $0xbfffbfff
 GLOBL notbit14<>(SB), RODATA|NOPTR, $4
 DATA eight<>+0(SB)/4, $8
@@ -889,5 +907,147 @@ step:
 	ADDQ $128, DI
 	DECQ CX
 	JNZ step
+	VZEROUPPER
+	RET
+
+// func maxAbs8(x *float32, steps int) float32
+TEXT ·maxAbs8(SB), NOSPLIT, $0-20
+	MOVQ         x+0(FP), SI
+	MOVQ         steps+8(FP), CX
+	VBROADCASTSS magnitude<>(SB), Y7
+	VXORPS       Y5, Y5, Y5
+
+step:
+	VANDPS       (SI), Y7, Y0
+	VMAXPS       Y0, Y5, Y5
+	ADDQ         $32, SI
+	DECQ         CX
+	JNZ          step
+	VEXTRACTF128 $1, Y5, X4
+	VMAXPS       X4, X5, X5
+	VPERMILPS    $0x4e, X5, X4
+	VMAXPS       X4, X5, X5
+	VPERMILPS    $0xb1, X5, X4
+	VMAXPS       X4, X5, X5
+	VMOVSS       X5, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// Magnitudes under 2⁻⁶ are rounded to a multiple of 2⁻⁹ by adding 2¹⁴, larger ones to
+// three bits of mantissa, to even, by adding just under half of the last bit kept
+// and that bit itself.
+//
+// func roundE4M38(dst, x *float32, steps int, scale float32)
+TEXT ·roundE4M38(SB), NOSPLIT, $0-28
+	MOVQ         dst+0(FP), DI
+	MOVQ         x+8(FP), SI
+	MOVQ         steps+16(FP), CX
+	VBROADCASTSS scale+24(FP), Y7
+	VBROADCASTSS magnitude<>(SB), Y8
+	VBROADCASTSS maxE4M3<>(SB), Y9
+	VBROADCASTSS half20<>(SB), Y10
+	VBROADCASTSS keep20<>(SB), Y11
+	VBROADCASTSS magic14<>(SB), Y12
+	VBROADCASTSS normal<>(SB), Y13
+	VBROADCASTSS onebit<>(SB), Y14
+
+step:
+	VMOVUPS   (SI), Y0
+	VDIVPS    Y7, Y0, Y0
+	VANDPS    Y8, Y0, Y1
+	VANDNPS   Y0, Y8, Y0
+	VMINPS    Y1, Y9, Y1
+	VPSRLD    $20, Y1, Y2
+	VPAND     Y14, Y2, Y2
+	VPADDD    Y10, Y2, Y2
+	VPADDD    Y1, Y2, Y2
+	VPAND     Y11, Y2, Y2
+	VADDPS    Y12, Y1, Y3
+	VSUBPS    Y12, Y3, Y3
+	VCMPPS    $1, Y13, Y1, Y4
+	VBLENDVPS Y4, Y3, Y2, Y2
+	VORPS     Y0, Y2, Y2
+	VMOVUPS   Y2, (DI)
+	ADDQ      $32, SI
+	ADDQ      $32, DI
+	DECQ      CX
+	JNZ       step
+	VZEROUPPER
+	RET
+
+// func roundInt88(dst, x *float32, steps int, scale float32)
+TEXT ·roundInt88(SB), NOSPLIT, $0-28
+	MOVQ         dst+0(FP), DI
+	MOVQ         x+8(FP), SI
+	MOVQ         steps+16(FP), CX
+	VBROADCASTSS scale+24(FP), Y7
+	VBROADCASTSS maxInt8<>(SB), Y8
+	VBROADCASTSS minInt8<>(SB), Y9
+
+step:
+	VMOVUPS  (SI), Y0
+	VDIVPS   Y7, Y0, Y0
+	VMINPS   Y0, Y8, Y0
+	VMAXPS   Y0, Y9, Y0
+	VROUNDPS $8, Y0, Y0
+	VMOVUPS  Y0, (DI)
+	ADDQ     $32, SI
+	ADDQ     $32, DI
+	DECQ     CX
+	JNZ      step
+	VZEROUPPER
+	RET
+
+// func squares8(x *float32, steps int) float32
+TEXT ·squares8(SB), NOSPLIT, $0-20
+	MOVQ   x+0(FP), SI
+	MOVQ   steps+8(FP), CX
+	VXORPS Y0, Y0, Y0
+
+step:
+	VMOVUPS     (SI), Y1
+	VFMADD231PS Y1, Y1, Y0
+	ADDQ        $32, SI
+	DECQ        CX
+	JNZ         step
+	REDUCE1(Y0, X0, X4)
+	VMOVSS      X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func scale8(dst, x, weight *float32, steps int, by float32)
+TEXT ·scale8(SB), NOSPLIT, $0-36
+	MOVQ         dst+0(FP), DI
+	MOVQ         x+8(FP), SI
+	MOVQ         weight+16(FP), BX
+	MOVQ         steps+24(FP), CX
+	VBROADCASTSS by+32(FP), Y7
+
+step:
+	VMULPS  (SI), Y7, Y0
+	VMULPS  (BX), Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ    $32, SI
+	ADDQ    $32, BX
+	ADDQ    $32, DI
+	DECQ    CX
+	JNZ     step
+	VZEROUPPER
+	RET
+
+// func add8(x, y *float32, steps int)
+TEXT ·add8(SB), NOSPLIT, $0-24
+	MOVQ x+0(FP), DI
+	MOVQ y+8(FP), SI
+	MOVQ steps+16(FP), CX
+
+step:
+	VMOVUPS (DI), Y0
+	VADDPS  (SI), Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ    $32, SI
+	ADDQ    $32, DI
+	DECQ    CX
+	JNZ     step
 	VZEROUPPER
 	RET

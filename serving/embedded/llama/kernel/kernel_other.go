@@ -14,3 +14,9 @@ func silu8(_, _, _ *float32, _ int)                                          {}
 func widenBF16(*float32, *byte, int)                                         {}
 func (m *Matrix) fused() bool                                                { return false }
 func (m *Matrix) fusedProduct(_, _ []float32, _ []byte, _ int)               {}
+func maxAbs8(*float32, int) float32                                          { return 0 }
+func roundE4M38(_, _ *float32, _ int, _ float32)                             {}
+func roundInt88(_, _ *float32, _ int, _ float32)                             {}
+func squares8(*float32, int) float32                                         { return 0 }
+func scale8(_, _, _ *float32, _ int, _ float32)                              {}
+func add8(_, _ *float32, _ int)                                              {}

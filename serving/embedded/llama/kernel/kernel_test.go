@@ -255,6 +255,67 @@ func TestWiden(t *testing.T) {
 	}
 }
 
+func TestRows(t *testing.T) {
+	rng := rand.New(rand.NewPCG(6, 0))
+	for _, n := range []int{8, 40, 256} {
+		x, weight, got := random(rng, n), random(rng, n), make([]float32, n)
+		var squares float64
+		for _, v := range x {
+			squares += float64(v) * float64(v)
+		}
+		RMSNorm(got, x, weight, 1e-5)
+		for i, v := range x {
+			want := float64(v) * float64(weight[i]) / math.Sqrt(squares/float64(n)+1e-5)
+			near(t, "a norm", got[i], want, math.Abs(want))
+		}
+		copy(got, x)
+		Add(got, weight)
+		for i := range got {
+			if got[i] != x[i]+weight[i] {
+				t.Fatalf("a sum is %g, want %g", got[i], x[i]+weight[i])
+			}
+		}
+		x[n-3] = -77
+		if got := MaxAbs(x); got != 77 {
+			t.Errorf("the largest magnitude is %g, want 77", got)
+		}
+	}
+}
+
+func TestRounding(t *testing.T) {
+	x, e, whole := make([]float32, 8), make([]float32, 8), make([]float32, 8)
+	check := func() {
+		t.Helper()
+		for _, scale := range []float32{1, 0.37} {
+			RoundE4M3(e, x, scale)
+			RoundInt8(whole, x, scale)
+			for i, v := range x {
+				q := v / scale
+				if want := safetensors.FromE4M3(safetensors.ToE4M3(max(-448, min(q, 448)))); e[i] != want && q == q {
+					t.Fatalf("%g rounds to %g as E4M3, want %g", q, e[i], want)
+				}
+				if want := float32(math.RoundToEven(float64(max(-128, min(q, 127))))); whole[i] != want && q == q {
+					t.Fatalf("%g rounds to %g as int8, want %g", q, whole[i], want)
+				}
+				if q != q && (e[i] == e[i] || whole[i] == whole[i]) {
+					t.Fatalf("NaN rounds to %g and %g", e[i], whole[i])
+				}
+			}
+		}
+	}
+	for code := range 256 {
+		v := safetensors.FromE4M3(byte(code))
+		up := safetensors.FromE4M3(byte(code) + 1)
+		copy(x, []float32{v, v * 1.0001, v * 0.97, v * 1.04, v + 0x1p-11, v - 0x1p-10, (v + up) / 2, 2 * v})
+		check()
+	}
+	for i := range 300 {
+		half := float32(i) - 150.5
+		copy(x, []float32{half, half + 0.001, half - 0.001, half / 2, 1e30, -1e30, 0, float32(math.Inf(1))})
+		check()
+	}
+}
+
 // The Go versions, where the others exist too.
 func TestWithoutAssembly(t *testing.T) {
 	if !simd {
@@ -263,7 +324,7 @@ func TestWithoutAssembly(t *testing.T) {
 	simd = false
 	defer func() { simd = true }()
 	for name, test := range map[string]func(*testing.T){
-		"dot": TestDot, "product": TestProductEqualsDot, "mix": TestMix, "softmax": TestSoftmax, "exp": TestExp, "widen": TestWiden,
+		"dot": TestDot, "product": TestProductEqualsDot, "mix": TestMix, "softmax": TestSoftmax, "exp": TestExp, "widen": TestWiden, "rows": TestRows, "rounding": TestRounding,
 	} {
 		t.Run(name, test)
 	}
