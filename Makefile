@@ -1,7 +1,7 @@
 GO ?= go
 RACE := $(shell command -v cc >/dev/null 2>&1 && echo -race)
 
-FREIGHT := evals/freight evals/json evals/long-context evals/perplexity evals/canaries traffic
+FREIGHT := evals/freight evals/json evals/long-context evals/perplexity evals/canaries evals/retrieval traffic searches
 
 .PHONY: demo build test faults bench generate help
 

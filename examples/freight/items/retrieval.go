@@ -2,6 +2,7 @@ package items
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -125,4 +126,25 @@ func (p *Pairs) Next() Pair {
 			return Pair{text, d.text}
 		}
 	}
+}
+
+// Search is a text that an encoder gets to embed at a time, in seconds: a query from
+// somebody who looks for a document, or a document that comes in.
+type Search struct {
+	At    float64 `json:"at"`
+	Input string  `json:"input"`
+}
+
+// Searches gives the texts of the retrieval items as traffic with exponential gaps,
+// at the rate of the other traffic.
+func Searches(o Options) []Search {
+	r := source(o.Seed, "searches")
+	all := Retrieval(o)
+	out := make([]Search, len(all))
+	at := 0.0
+	for i, k := range r.Perm(len(all)) {
+		at += r.ExpFloat64() / TrafficRate
+		out[i] = Search{math.Round(at*1000) / 1000, all[k].Text}
+	}
+	return out
 }

@@ -15,7 +15,7 @@ import (
 )
 
 const usage = `usage: freightgen [flags] train | freight | json | long-context | perplexity | traffic | canaries |
-                          retrieval | pairs
+                          retrieval | searches | pairs
 
 Writes JSON lines to standard output. The same flags always give the same bytes.
 `
@@ -86,6 +86,8 @@ func write(out *json.Encoder, kind string, o items.Options, stage, tokens, n int
 		return encode(out, items.Traffic(o, n))
 	case "retrieval":
 		return encode(out, items.Retrieval(o))
+	case "searches":
+		return encode(out, items.Searches(o))
 	case "pairs":
 		p := items.NewPairs(o.Seed)
 		for i := 0; n == 0 || i < n; i++ {

@@ -12,6 +12,7 @@ func TestShippedFilesAreGenerated(t *testing.T) {
 	for kind, path := range map[string]string{
 		"freight": "evals/freight.jsonl", "json": "evals/json.jsonl", "long-context": "evals/long-context.jsonl",
 		"perplexity": "evals/perplexity.jsonl", "canaries": "evals/canaries.jsonl", "traffic": "traffic.jsonl",
+		"retrieval": "evals/retrieval.jsonl", "searches": "searches.jsonl",
 	} {
 		want, err := os.ReadFile("../../../" + path)
 		if err != nil {
