@@ -2,6 +2,7 @@ package model
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -48,7 +49,7 @@ func TestLatentAttentionWithExperts(t *testing.T) {
 	s, err := ParseShape([]byte(`{"model_type":"deepseek_v3","hidden_size":7168,"num_hidden_layers":61,"num_attention_heads":128,"num_key_value_heads":128,
 		"intermediate_size":18432,"moe_intermediate_size":2048,"vocab_size":129280,"n_routed_experts":256,"num_experts_per_tok":8,"n_shared_experts":1,
 		"first_k_dense_replace":3,"q_lora_rank":1536,"kv_lora_rank":512,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,
-		"quantization_config":{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128]}}`))
+		"quantization_config":{"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","weight_block_size":[128,128],"modules_to_not_convert":["lm_head"],"ignored_layers":["gate"]}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,6 +64,9 @@ func TestLatentAttentionWithExperts(t *testing.T) {
 	}
 	if got := s.Quant.Scheme(); got != "fp8" {
 		t.Errorf("scheme %q, want fp8", got)
+	}
+	if q := s.Quant; !slices.Equal(q.Block, []int{128, 128}) || q.Activations != "dynamic" || !slices.Equal(q.Ignore, []string{"lm_head", "gate"}) {
+		t.Errorf("quantisation %+v", q)
 	}
 }
 
@@ -149,6 +153,7 @@ func TestShapeRefusals(t *testing.T) {
 
 func FuzzParseShape(f *testing.F) {
 	f.Add([]byte(`{"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"vocab_size":100,"rope_scaling":{"type":"linear","factor":2}}`))
+	f.Add([]byte(`{"model_type":"qwen2","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"vocab_size":100,"use_sliding_window":true,"sliding_window":4,"layer_types":["full_attention","sliding_attention"]}`))
 	f.Add([]byte(`{"text_config":null,"quantization_config":{"config_groups":{"a":null}}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := ParseShape(b)
@@ -157,6 +162,11 @@ func FuzzParseShape(f *testing.F) {
 		}
 		if s.Heads%s.KVHeads != 0 || s.Hidden <= 0 || s.Layers <= 0 {
 			t.Errorf("accepted %+v", s)
+		}
+		for i := range min(s.Layers, 100) {
+			if w := s.Window(i); w != 0 && w != s.SlidingWindow {
+				t.Errorf("layer %d has a window of %d", i, w)
+			}
 		}
 		if _, err := json.Marshal(s); err != nil {
 			t.Error(err)
