@@ -483,7 +483,9 @@ func (c *Core) Commit(now time.Duration, b *Batch, out []Token, emit func(Event)
 				s.Guide.Accept(e.Token.ID)
 			}
 		}
-		c.keep(s)
+		if (s.kept+1)*c.limits.BlockSize <= s.computed {
+			c.keep(s)
+		}
 		switch {
 		case e.Token != nil && !s.plain && slices.Contains(s.Stop, e.Token.ID):
 			e.Finish = "stop"
