@@ -1,7 +1,6 @@
 package llama
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -124,28 +123,26 @@ func readAdapterConfig(file string, maxRank int) (rank int, scale float32, err e
 	return rank, scale, nil
 }
 
+// otherwise are the keys of an adapter that computes otherwise, unless they are off.
+var otherwise = []string{
+	"alora_invocation_tokens", "alpha_pattern", "arrow_config", "bias", "fan_in_fan_out", "kasa_config", "layer_replication", "lora_bias", "modules_to_save",
+	"monteclora_config", "rank_pattern", "target_parameters", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora", "velora_config",
+}
+
 func parseAdapterConfig(b []byte, maxRank int) (rank int, scale float32, err error) {
 	var c struct {
-		Type         string          `json:"peft_type"`
-		Rank         int             `json:"r"`
-		Alpha        float64         `json:"lora_alpha"`
-		RankScaled   bool            `json:"use_rslora"`
-		DoRA         bool            `json:"use_dora"`
-		QALoRA       bool            `json:"use_qalora"`
-		Modules      json.RawMessage `json:"target_modules"`
-		Parameters   json.RawMessage `json:"target_parameters"`
-		Save         json.RawMessage `json:"modules_to_save"`
-		Tokens       json.RawMessage `json:"trainable_token_indices"`
-		Bias         string          `json:"bias"`
-		LoRABias     bool            `json:"lora_bias"`
-		RankPattern  map[string]any  `json:"rank_pattern"`
-		AlphaPattern map[string]any  `json:"alpha_pattern"`
+		Type       string          `json:"peft_type"`
+		Rank       int             `json:"r"`
+		Alpha      float64         `json:"lora_alpha"`
+		RankScaled bool            `json:"use_rslora"`
+		Modules    json.RawMessage `json:"target_modules"`
 	}
 	if err := json.Unmarshal(b, &c); err != nil {
 		return 0, 0, err
 	}
-	given := func(raw json.RawMessage) bool {
-		return len(raw) > 0 && !slices.Contains([]string{"null", "[]", "{}"}, string(bytes.TrimSpace(raw)))
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(b, &all); err != nil {
+		return 0, 0, err
 	}
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -158,13 +155,11 @@ func parseAdapterConfig(b []byte, maxRank int) (rank int, scale float32, err err
 	if math.IsNaN(c.Alpha) || math.IsInf(c.Alpha, 0) || c.Alpha == 0 {
 		refuse("lora_alpha is %g: an adapter with it changes nothing", c.Alpha)
 	}
-	for what, is := range map[string]bool{
-		"use_dora": c.DoRA, "use_qalora": c.QALoRA, "modules_to_save": given(c.Save), "target_parameters": given(c.Parameters),
-		"trainable_token_indices": given(c.Tokens), "bias": c.Bias != "" && c.Bias != "none", "lora_bias": c.LoRABias,
-		"rank_pattern": len(c.RankPattern) > 0, "alpha_pattern": len(c.AlphaPattern) > 0,
-	} {
-		if is {
-			refuse("%s is not supported", what)
+	for _, key := range otherwise {
+		switch strings.TrimSpace(string(all[key])) {
+		case "", "null", "false", "[]", "{}", `"none"`:
+		default:
+			refuse("%s is %s: not supported", key, all[key])
 		}
 	}
 	var modules []string
@@ -176,7 +171,6 @@ func parseAdapterConfig(b []byte, maxRank int) (rank int, scale float32, err err
 		}
 	}
 	if len(errs) > 0 {
-		slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 		return 0, 0, errors.Join(errs...)
 	}
 	if c.RankScaled {

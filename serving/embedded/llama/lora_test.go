@@ -2,6 +2,7 @@ package llama
 
 import (
 	"cmp"
+	"encoding/base64"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -123,6 +124,28 @@ func TestAdaptersEqualMergedWeights(t *testing.T) {
 	}
 }
 
+// bench/golden/adapter.py has written what peft computes with an adapter it saved.
+func TestAdapterEqualsPEFT(t *testing.T) {
+	dir := filepath.Join("testdata", "llama-lora")
+	var g golden
+	readGolden(t, filepath.Join(dir, "golden.json"), &g)
+	raw, err := base64.StdEncoding.DecodeString(g.Logits[len(g.IDs)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newAdapterEngine(t, filepath.Join("testdata", "llama"))
+	if err := e.exec.LoadAdapter("a", dir); err != nil {
+		t.Fatal(err)
+	}
+	e.run(t, &core.Sequence{Prompt: g.IDs, Max: 1, Adapter: "a", Sampling: core.Sampling{Top: -1}})
+	for i, v := range e.exec.logits[:e.exec.shape.Vocab] {
+		want := math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+		if !(math.Abs(float64(v-want)) <= tolerance) {
+			t.Fatalf("logit %d is %g, want %g", i, v, want)
+		}
+	}
+}
+
 // Rows of one batch have adapters of their own, to the bit what they have alone.
 func TestAdaptersInOneBatch(t *testing.T) {
 	dir := filepath.Join("testdata", "llama")
@@ -183,6 +206,7 @@ func TestUnloadableAdapters(t *testing.T) {
 		"bias":            {nil, with(`"none"`, `"all"`), []string{"bias"}},
 		"modules to save": {nil, with(`"modules_to_save":null`, `"modules_to_save":["lm_head"]`), []string{"modules_to_save"}},
 		"rank pattern":    {nil, with(`"rank_pattern":{}`, `"rank_pattern":{"q_proj":2}`), []string{"rank_pattern"}},
+		"activated":       {nil, with(`"bias"`, `"alora_invocation_tokens":[3],"bias"`), []string{"alora_invocation_tokens"}},
 		"type":            {nil, with("LORA", "IA3"), []string{"IA3"}},
 		"module":          {nil, with(`"q_proj"`, `"lm_head"`), []string{"target_modules", "lm_head", "q_proj"}},
 		"not json":        {nil, "{", []string{"adapter_config.json"}},
