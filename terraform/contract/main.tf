@@ -81,7 +81,8 @@ locals {
     })
   }
 
-  unit = file("${path.module}/templates/nomad.service")
+  unit    = file("${path.module}/templates/nomad.service")
+  servers = [for i in range(var.server_count) : "${var.cluster}-server-${i}"]
 }
 
 # One record a node. A plan shows in it what is added, changed or taken away, with its
@@ -92,6 +93,11 @@ resource "terraform_data" "node" {
 
   # Another machine, and not the same with another label.
   triggers_replace = [each.value.zone, each.value.gpu, each.value.gpus, each.value.node_class, each.value.spot]
+}
+
+resource "terraform_data" "server" {
+  for_each = toset(local.servers)
+  input    = each.value
 }
 
 check "prices" {

@@ -53,28 +53,35 @@ output "unit" {
   value       = local.unit
 }
 
+output "servers" {
+  description = "The names of the Nomad servers."
+  value       = local.servers
+}
+
 output "cloud_init" {
-  description = "User data of each node. Holds no secret: certificates come by a way of their own."
+  description = "User data of each node. Holds no secret: prepare fetches the keys."
   value = {
     for n, c in local.client_config : n => templatefile("${path.module}/templates/cloud-init.yaml.tftpl", {
       hostname = n
       config   = c
       unit     = local.unit
       install  = local.install["client"]
+      prepare  = var.prepare
       what     = "client"
     })
   }
 }
 
 output "server_cloud_init" {
-  description = "User data of a Nomad server by its number, from 0."
-  value = [
-    for i in range(var.server_count) : templatefile("${path.module}/templates/cloud-init.yaml.tftpl", {
-      hostname = "${var.cluster}-server-${i}"
+  description = "User data of each Nomad server."
+  value = {
+    for n in local.servers : n => templatefile("${path.module}/templates/cloud-init.yaml.tftpl", {
+      hostname = n
       config   = local.server_config
       unit     = local.unit
       install  = local.install["server"]
+      prepare  = var.prepare
       what     = "server"
     })
-  ]
+  }
 }

@@ -215,3 +215,18 @@ variable "raw_exec" {
   default     = false
   description = "Whether jobs may run processes without a container, as the client's own user. Only where every submitter of jobs may be root on the nodes."
 }
+
+variable "prepare" {
+  type        = string
+  default     = ""
+  description = "Script that a machine made by cloud-init runs as root before it installs Nomad, with client or server as its argument: mounts disks, fetches the keys."
+
+  validation {
+    condition     = var.prepare == "" || startswith(var.prepare, "#!")
+    error_message = "prepare is a script: its first line names the interpreter, #!/bin/sh."
+  }
+  validation {
+    condition     = !strcontains(var.prepare, "PRIVATE KEY")
+    error_message = "prepare holds a private key, and would be in the user data of every machine: fetch it instead."
+  }
+}

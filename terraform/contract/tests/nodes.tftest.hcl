@@ -64,12 +64,28 @@ run "client_configuration" {
     error_message = "cloud-init brings another configuration"
   }
   assert {
-    condition     = alltrue([for c in concat(values(output.cloud_init), output.server_cloud_init) : !strcontains(base64decode(yamldecode(c).write_files[0].content), "PRIVATE KEY") && length(c) < 16384])
+    condition     = alltrue([for c in concat(values(output.cloud_init), values(output.server_cloud_init)) : !strcontains(base64decode(yamldecode(c).write_files[0].content), "PRIVATE KEY") && length(c) < 16384])
     error_message = "user data holds a key, or more than the 16 KiB that clouds take"
   }
   assert {
     condition     = length(output.server_cloud_init) == 3 && strcontains(output.server_config, "bootstrap_expect = 3")
     error_message = output.server_config
+  }
+}
+
+run "prepare_comes_first" {
+  command = apply
+  variables {
+    prepare = "#!/bin/sh\nmount /dev/md0 /var/lib/llmops\n"
+  }
+
+  assert {
+    condition     = jsonencode(yamldecode(output.cloud_init["prod-bulk-az3-01"]).runcmd) == jsonencode([["/usr/local/sbin/llmops-prepare", "client"], ["/usr/local/sbin/llmops-install-nomad"]])
+    error_message = output.cloud_init["prod-bulk-az3-01"]
+  }
+  assert {
+    condition     = yamldecode(output.server_cloud_init["prod-server-2"]).runcmd[0][1] == "server" && base64decode(yamldecode(output.server_cloud_init["prod-server-2"]).write_files[3].content) == var.prepare
+    error_message = output.server_cloud_init["prod-server-2"]
   }
 }
 

@@ -293,3 +293,19 @@ run "machines_in_one_zone" {
   }
   expect_failures = [var.machines]
 }
+
+run "prepare_that_is_no_script" {
+  command = plan
+  variables {
+    prepare = "mount /dev/md0"
+  }
+  expect_failures = [var.prepare]
+}
+
+run "prepare_with_a_key" {
+  command = plan
+  variables {
+    prepare = "#!/bin/sh\n-----BEGIN PRIVATE KEY-----"
+  }
+  expect_failures = [var.prepare]
+}
