@@ -135,7 +135,13 @@ func ParseShape(b []byte) (Shape, error) {
 	untied := map[string]bool{"llama": true, "mistral": true, "mixtral": true, "qwen2": true, "qwen3": true, "qwen2_moe": true,
 		"qwen3_moe": true, "phi3": true, "deepseek_v2": true, "deepseek_v3": true, "olmo2": true, "gpt_oss": true, "glm4_moe": true, "llama4_text": true}
 	s.Tied = c.flag("tie_word_embeddings", outer.flag("tie_word_embeddings", !untied[s.Family]))
-	s.AttentionBias = c.flag("attention_bias", c.flag("qkv_bias", s.Family == "qwen2" || s.Family == "qwen2_moe" || s.Family == "gpt2"))
+	switch s.Family {
+	case "qwen2": // its class has biases, Mistral's none, whatever the file says
+		s.AttentionBias = true
+	case "mistral":
+	default:
+		s.AttentionBias = c.flag("attention_bias", c.flag("qkv_bias", s.Family == "qwen2_moe" || s.Family == "gpt2"))
+	}
 	s.QKNorm = s.Family == "qwen3" || s.Family == "qwen3_moe"
 	s.window(c)
 	s.Latent = Latent{QRank: c.num("q_lora_rank"), KVRank: c.num("kv_lora_rank"), NopeDim: c.num("qk_nope_head_dim"), RopeDim: c.num("qk_rope_head_dim"), ValDim: c.num("v_head_dim")}

@@ -85,7 +85,7 @@ func (l *linear) quantise(dst, x []float32) float32 {
 	case int8Static:
 		kernel.RoundInt8(dst, x, l.input)
 	case int8Token:
-		s := kernel.MaxAbs(x) / 127
+		s := kernel.MaxAbs(x) / 127 // vLLM's; compressed-tensors itself has 127.5
 		if s == 0 {
 			s = 1
 		}

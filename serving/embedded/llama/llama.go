@@ -59,6 +59,10 @@ type Executor struct {
 // Load reads the checkpoint in dir, whose config.json says s. An error names the
 // file and the tensor.
 func Load(dir string, s model.Shape, o Options) (*Executor, error) {
+	// Past it the angles of all positions depend on how long the sequence has become.
+	if s.Rope.Type == "dynamic" && o.Length > s.MaxPositions {
+		return nil, fmt.Errorf("loading %s: sequences of %d tokens with dynamic rotary embedding: want at most max_position_embeddings, %d", dir, o.Length, s.MaxPositions)
+	}
 	w, kv, err := loadWeights(dir, s, o.KV)
 	if err != nil {
 		return nil, err

@@ -599,6 +599,10 @@ func TestUnloadableCheckpoints(t *testing.T) {
 		"rope": {func(t *testing.T, dir string, c checkpoint) {
 			editConfig(t, dir, "rope_parameters", `{"rope_type":"longrope","rope_theta":1}`)
 		}, "", []string{"longrope"}},
+		"rope length": {func(t *testing.T, dir string, c checkpoint) {
+			editConfig(t, dir, "rope_parameters", `{"rope_type":"dynamic","rope_theta":10000,"factor":2}`)
+			editConfig(t, dir, "max_position_embeddings", `63`)
+		}, "", []string{"dynamic", "64", "63"}},
 		"rope factor": {func(t *testing.T, dir string, c checkpoint) {
 			editConfig(t, dir, "rope_parameters", `{"rope_type":"yarn","rope_theta":10000}`)
 		}, "", []string{"yarn", "factor 0"}},
