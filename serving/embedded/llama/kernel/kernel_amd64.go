@@ -34,7 +34,7 @@ func packed2(y *float32, ldy int, x *float32, ldx int, w *float32, quads, steps 
 func packed1(y, x, w *float32, quads, steps int)
 
 // packedBF16, packedE4M3 and packedInt8 are packed1 for weights that are not widened
-// yet. As halves codes of E4M3 are 2⁻⁸ of what they stand for.
+// yet. That of E4M3 gives 2⁻²⁰ of the products.
 //
 //go:noescape
 func packedBF16(y, x *float32, w *byte, quads, steps int)
@@ -137,7 +137,7 @@ func (m *Matrix) fusedProduct(y, x []float32, w []byte, quads int) {
 	case E4M3:
 		packedE4M3(&y[0], &x[0], &w[0], quads, m.steps())
 		for i := range y[:4*quads] {
-			y[i] *= 256
+			y[i] *= 1 << 20
 		}
 	}
 }

@@ -60,6 +60,10 @@ DATA maxInt8<>+0(SB)/4, $0x42fe0000
 GLOBL maxInt8<>(SB), RODATA|NOPTR, $4
 DATA minInt8<>+0(SB)/4, $0xc3000000
 GLOBL minInt8<>(SB), RODATA|NOPTR, $4
+DATA codebits<>+0(SB)/4, $0x87f00000
+GLOBL codebits<>(SB), RODATA|NOPTR, $4
+DATA times100<>+0(SB)/4, $0x71800000
+GLOBL times100<>(SB), RODATA|NOPTR, $4
 DATA notbit14<>+0(SB)/4, $0xbfffbfff
 GLOBL notbit14<>(SB), RODATA|NOPTR, $4
 DATA eight<>+0(SB)/4, $8
@@ -428,6 +432,9 @@ step:
 	VZEROUPPER
 	RET
 
+// A code's bits, its sign five times, are moved to where a float has them: that is
+// 2⁻¹²⁰ of its value, which x makes up for as far as it can without overflowing.
+//
 // func packedE4M3(y, x *float32, w *byte, quads, steps int)
 TEXT ·packedE4M3(SB), NOSPLIT, $0-40
 	MOVQ y+0(FP), BX
@@ -435,7 +442,8 @@ TEXT ·packedE4M3(SB), NOSPLIT, $0-40
 	MOVQ w+16(FP), DI
 	MOVQ quads+24(FP), CX
 	MOVQ steps+32(FP), DX
-	VBROADCASTSS notbit14<>(SB), Y13
+	VBROADCASTSS codebits<>(SB), Y13
+	VBROADCASTSS times100<>(SB), Y14
 
 quad:
 	VXORPS Y0, Y0, Y0
@@ -446,20 +454,20 @@ quad:
 	MOVQ   DX, AX
 
 step:
-	VMOVUPS (R9), Y12
+	VMULPS (R9), Y14, Y12
 	PREFETCHT0 1024(DI)
-	VPMOVSXBW (DI), Y4
-	VPMOVSXBW 16(DI), Y6
-	VPSLLW $7, Y4, Y4
-	VPSLLW $7, Y6, Y6
+	VPMOVSXBD (DI), Y4
+	VPMOVSXBD 8(DI), Y5
+	VPMOVSXBD 16(DI), Y6
+	VPMOVSXBD 24(DI), Y7
+	VPSLLD $20, Y4, Y4
+	VPSLLD $20, Y5, Y5
+	VPSLLD $20, Y6, Y6
+	VPSLLD $20, Y7, Y7
 	VPAND Y13, Y4, Y4
+	VPAND Y13, Y5, Y5
 	VPAND Y13, Y6, Y6
-	VEXTRACTI128 $1, Y4, X5
-	VEXTRACTI128 $1, Y6, X7
-	VCVTPH2PS X4, Y4
-	VCVTPH2PS X5, Y5
-	VCVTPH2PS X6, Y6
-	VCVTPH2PS X7, Y7
+	VPAND Y13, Y7, Y7
 	VFMADD231PS Y4, Y12, Y0
 	VFMADD231PS Y5, Y12, Y1
 	VFMADD231PS Y6, Y12, Y2
