@@ -1,0 +1,162 @@
+package nomad
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"llmops/fleet"
+)
+
+// metaJob is the key of a Nomad job's meta under which the fleet's own job lies, as
+// JSON.
+const metaJob = "llmops_job"
+
+// variables are what a job file gets.
+type variables struct {
+	Name   string           `json:"name"`
+	Pool   string           `json:"pool"`
+	Zone   string           `json:"zone"`
+	Groups []groupVariables `json:"groups"`
+}
+
+type groupVariables struct {
+	Name     string            `json:"name"`
+	Count    int               `json:"count"`
+	Argv     []string          `json:"argv"`
+	Env      map[string]string `json:"env"`
+	Port     int               `json:"port"`
+	Path     string            `json:"path"`
+	Interval string            `json:"interval"`
+	Timeout  string            `json:"timeout"`
+	Grace    string            `json:"grace"`
+	GPU      string            `json:"gpu"`
+	GPUs     int               `json:"gpus"`
+}
+
+// placeholders are what stands for the program and for what only Nomad knows.
+func (o *Options) placeholders() *strings.Replacer {
+	return strings.NewReplacer("${LLMOPS_BIN}", o.Bin, "${LLMOPS_ADDR}", "${NOMAD_ADDR_http}", "${LLMOPS_NONCE}", "${NOMAD_ALLOC_ID}")
+}
+
+// file is the content of a variables file: JSON is HCL as well, but for the ${ that
+// both would interpolate.
+func (o *Options) file(j fleet.Job) (string, error) {
+	if len(j.Groups) == 0 {
+		return "", fmt.Errorf("job %s has no groups", j.Name)
+	}
+	v := variables{Name: j.Name, Pool: "default", Zone: j.Zone}
+	if p, ok := o.Pools[j.Pool]; ok {
+		v.Pool = p
+	}
+	put := o.placeholders()
+	for _, g := range j.Groups {
+		if len(g.Argv) == 0 {
+			return "", fmt.Errorf("group %s of job %s has nothing to run", g.Name, j.Name)
+		}
+		port, err := portOf(g.Addr)
+		if err != nil {
+			return "", fmt.Errorf("group %s of job %s: %w", g.Name, j.Name, err)
+		}
+		gv := groupVariables{
+			Name: g.Name, Count: g.Count, Env: map[string]string{}, Port: port, Path: g.Check.Path,
+			Interval: duration(g.Check.Interval, 10*time.Second), Timeout: duration(g.Check.Timeout, 3*time.Second), Grace: duration(g.Grace, 5*time.Second),
+			GPU: g.GPU.Kind, GPUs: g.GPU.Count,
+		}
+		for _, a := range g.Argv {
+			gv.Argv = append(gv.Argv, put.Replace(a))
+		}
+		for k, e := range g.Env {
+			gv.Env[k] = put.Replace(e)
+		}
+		v.Groups = append(v.Groups, gv)
+	}
+	var b strings.Builder
+	for key, value := range map[string]any{"name": v.Name, "pool": v.Pool, "zone": v.Zone, "groups": v.Groups} {
+		text, err := json.Marshal(value)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "%s = %s\n", key, strings.ReplaceAll(string(text), "${", "$${"))
+	}
+	return b.String(), nil
+}
+
+func duration(d, otherwise time.Duration) string {
+	if d <= 0 {
+		d = otherwise
+	}
+	return d.String()
+}
+
+// portOf is the port of a fixed address, 0 when Nomad is to pick one.
+func portOf(addr string) (int, error) {
+	if addr == "" {
+		return 0, nil
+	}
+	i := strings.LastIndexByte(addr, ':')
+	var port int
+	if _, err := fmt.Sscanf(addr[i+1:], "%d", &port); err != nil || i < 0 || port < 1 || port > 65535 {
+		return 0, fmt.Errorf("address %q has no port from 1 to 65535", addr)
+	}
+	return port, nil
+}
+
+// parse makes the Nomad job of j: the agent reads the file, so that it means what it
+// means to the people who use that agent.
+func (s *Scheduler) parse(j fleet.Job) (*api.Job, error) {
+	name := "process.nomad.hcl"
+	if s.o.File != nil {
+		name = s.o.File(j)
+	}
+	hcl, err := fs.ReadFile(s.o.Files, name)
+	if err != nil {
+		return nil, fmt.Errorf("reading job file: %w", err)
+	}
+	vars, err := s.o.file(j)
+	if err != nil {
+		return nil, err
+	}
+	job, err := s.client.Jobs().ParseHCLOpts(&api.JobsParseRequest{JobHCL: string(hcl), Variables: vars, Canonicalize: true})
+	if err != nil {
+		return nil, fmt.Errorf("parsing %s for job %s: %w", name, j.Name, explain(err, "parse-job in namespace "+s.namespace))
+	}
+	if job.ID == nil || *job.ID != j.Name {
+		return nil, fmt.Errorf("parsing %s for job %s: the file must take its id from the variable name", name, j.Name)
+	}
+	job.Namespace = &s.namespace
+	text, err := json.Marshal(j)
+	if err != nil {
+		return nil, err
+	}
+	if job.Meta == nil {
+		job.Meta = map[string]string{}
+	}
+	job.Meta[metaJob] = string(text)
+	return job, nil
+}
+
+var errForeign = errors.New("it was not registered by llmops: choose another name, or remove it")
+
+// fleetJob is the reverse: what was registered, with the counts that hold now.
+func fleetJob(job *api.Job) (fleet.Job, error) {
+	var j fleet.Job
+	text, ok := job.Meta[metaJob]
+	if !ok {
+		return j, fmt.Errorf("job %s: %w", *job.ID, errForeign)
+	}
+	if err := json.Unmarshal([]byte(text), &j); err != nil {
+		return j, fmt.Errorf("job %s: reading %s of its meta: %w", *job.ID, metaJob, err)
+	}
+	for i := range j.Groups {
+		if g := job.LookupTaskGroup(j.Groups[i].Name); g != nil && g.Count != nil {
+			j.Groups[i].Count = *g.Count
+		}
+	}
+	return j, nil
+}

@@ -1,0 +1,106 @@
+package nomad
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// sound is a job without a mistake; each case of the test makes one.
+func sound() (*api.Job, *api.TaskGroup, *api.Task) {
+	t := &api.Task{
+		Name: "vllm", Driver: "docker", KillTimeout: ptr(25 * time.Second),
+		Config: map[string]any{"image": "vllm/vllm-openai@sha256:0123", "ipc_mode": "host", "args": []any{"--model", "/m", "--port", "8000", "--shutdown-timeout", "20"}},
+		Resources: &api.Resources{Devices: []*api.RequestedDevice{{Name: "nvidia/gpu", Count: ptr(uint64(4)), Constraints: []*api.Constraint{
+			{LTarget: "${device.attr.memory}", Operand: ">=", RTarget: "79 GiB"}}}}},
+	}
+	g := &api.TaskGroup{
+		Name: ptr("engine"), Count: ptr(2), Tasks: []*api.Task{t}, Networks: []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http", To: 8000}}}},
+		Services: []*api.Service{{Checks: []api.ServiceCheck{{Type: "http", Path: "/health"}}}},
+		Update:   &api.UpdateStrategy{HealthyDeadline: ptr(20 * time.Minute), ProgressDeadline: ptr(30 * time.Minute), Canary: ptr(1)},
+		Migrate:  &api.MigrateStrategy{HealthyDeadline: ptr(20 * time.Minute)},
+	}
+	return &api.Job{ID: ptr("llm"), Type: ptr(api.JobTypeService), TaskGroups: []*api.TaskGroup{g}}, g, t
+}
+
+func TestLint(t *testing.T) {
+	room := Cluster{SpareGPUs: 8, ModelLoad: 6 * time.Minute}
+	job, _, _ := sound()
+	if found := Lint(job, room); len(found) > 0 {
+		t.Fatalf("a sound job: %v", found)
+	}
+	for rule, spoil := range map[string]func(*api.Job, *api.TaskGroup, *api.Task, *Cluster){
+		"kill-timeout-cut": func(_ *api.Job, _ *api.TaskGroup, t *api.Task, _ *Cluster) { t.KillTimeout = ptr(150 * time.Second) },
+		"drain-too-long": func(_ *api.Job, _ *api.TaskGroup, t *api.Task, _ *Cluster) {
+			t.Config["args"] = []any{"--shutdown-timeout=120"}
+		},
+		"no-drain": func(_ *api.Job, _ *api.TaskGroup, t *api.Task, _ *Cluster) { t.Config["args"] = []any{"--model", "/m"} },
+		"healthy-deadline": func(_ *api.Job, g *api.TaskGroup, _ *api.Task, _ *Cluster) {
+			g.Update.HealthyDeadline = ptr(5 * time.Minute)
+		},
+		"progress-deadline": func(_ *api.Job, g *api.TaskGroup, _ *api.Task, _ *Cluster) {
+			g.Update.ProgressDeadline = ptr(10 * time.Minute)
+		},
+		"migrate-deadline": func(_ *api.Job, g *api.TaskGroup, _ *api.Task, _ *Cluster) {
+			g.Migrate.HealthyDeadline = ptr(time.Minute)
+		},
+		"auto-promote": func(_ *api.Job, g *api.TaskGroup, _ *api.Task, _ *Cluster) { g.Update.AutoPromote = ptr(true) },
+		"canary-without-room": func(_ *api.Job, _ *api.TaskGroup, _ *api.Task, c *Cluster) {
+			c.SpareGPUs = 3
+		},
+		"no-update":     func(_ *api.Job, g *api.TaskGroup, _ *api.Task, _ *Cluster) { g.Update = nil },
+		"drain-to-zero": func(_ *api.Job, g *api.TaskGroup, _ *api.Task, _ *Cluster) { g.Count = ptr(1) },
+		"no-check":      func(_ *api.Job, g *api.TaskGroup, _ *api.Task, _ *Cluster) { g.Services = nil },
+		"restart-delay": func(_ *api.Job, g *api.TaskGroup, _ *api.Task, _ *Cluster) {
+			g.RestartPolicy = &api.RestartPolicy{Mode: ptr("delay")}
+		},
+		"disconnect-replace": func(_ *api.Job, g *api.TaskGroup, _ *api.Task, c *Cluster) {
+			g.Disconnect, g.Update.Canary, c.SpareGPUs = &api.DisconnectStrategy{Replace: ptr(true)}, ptr(0), 0
+		},
+		"visible-by-env": func(_ *api.Job, _ *api.TaskGroup, t *api.Task, _ *Cluster) {
+			t.Env = map[string]string{"CUDA_VISIBLE_DEVICES": "${NVIDIA_VISIBLE_DEVICES}"}
+		},
+		"no-visible": func(_ *api.Job, _ *api.TaskGroup, t *api.Task, _ *Cluster) { t.Driver = "raw_exec" },
+		"unknown-attribute": func(_ *api.Job, _ *api.TaskGroup, t *api.Task, _ *Cluster) {
+			t.Resources.Devices[0].Constraints[0].LTarget = "${device.attr.compute_capability}"
+		},
+		"eighty-gib": func(_ *api.Job, _ *api.TaskGroup, t *api.Task, _ *Cluster) {
+			t.Resources.Devices[0].Constraints[0].RTarget = "80 GiB"
+		},
+		"image-by-tag": func(_ *api.Job, _ *api.TaskGroup, t *api.Task, _ *Cluster) {
+			t.Config["image"] = "vllm/vllm-openai:latest"
+		},
+		"shared-memory": func(_ *api.Job, _ *api.TaskGroup, t *api.Task, _ *Cluster) { delete(t.Config, "ipc_mode") },
+		"bridged-port": func(_ *api.Job, g *api.TaskGroup, t *api.Task, _ *Cluster) {
+			g.Networks[0].DynamicPorts[0].To = 0
+			t.Config["args"] = []any{"--port", "${NOMAD_PORT_http}", "--shutdown-timeout", "20"}
+		},
+	} {
+		job, g, task := sound()
+		c := room
+		spoil(job, g, task, &c)
+		found := Lint(job, c)
+		if !slices.ContainsFunc(found, func(f Finding) bool { return f.Rule == rule }) || len(found) != 1 {
+			t.Errorf("%s: found %v", rule, found)
+		}
+		for _, f := range found {
+			if !strings.HasPrefix(f.String(), "engine") || len(f.Text) < 40 {
+				t.Errorf("%s says %q", rule, f)
+			}
+		}
+	}
+	// A template gives an exec task its GPUs; without knowing the load a short deadline only warns.
+	job, g, task := sound()
+	task.Driver = "exec"
+	task.Templates = []*api.Template{{Envvars: ptr(true), EmbeddedTmpl: ptr(`CUDA_VISIBLE_DEVICES={{ env "NVIDIA_VISIBLE_DEVICES" }}`)}}
+	g.Update.HealthyDeadline = nil
+	found := Lint(job, Cluster{SpareGPUs: -1})
+	if len(found) != 1 || found[0].Rule != "healthy-deadline" || found[0].Fatal {
+		t.Errorf("found %v", found)
+	}
+}

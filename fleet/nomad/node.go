@@ -1,0 +1,146 @@
+package nomad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"llmops/fleet"
+)
+
+// Nodes implements fleet.Scheduler. Zone and rack are the clients' meta.zone and
+// meta.rack; a GPU is an instance of a device of type gpu that its plugin calls
+// healthy.
+func (s *Scheduler) Nodes(ctx context.Context) ([]fleet.Node, error) {
+	q := s.read(ctx)
+	q.Params = map[string]string{"resources": "true"}
+	list, _, err := s.client.Nodes().List(q)
+	if err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", explain(err, "node read"))
+	}
+	out := make([]fleet.Node, len(list))
+	for i, n := range list {
+		out[i] = fleet.Node{
+			ID: n.Name, Zone: n.Attributes["meta.zone"], Rack: n.Attributes["meta.rack"], Pool: n.NodePool, Reason: n.StatusDescription,
+			Ready: n.Status == api.NodeStatusReady, Eligible: n.SchedulingEligibility == api.NodeSchedulingEligible, Draining: n.Drain,
+			Labels: maps.Clone(n.Attributes),
+		}
+		if n.LastDrain != nil && n.LastDrain.Meta[metaReason] != "" && !out[i].Eligible {
+			out[i].Reason = n.LastDrain.Meta[metaReason]
+		}
+		if n.NodeResources == nil {
+			continue
+		}
+		for _, d := range n.NodeResources.Devices {
+			if d.Type != "gpu" {
+				continue
+			}
+			for _, g := range d.Instances {
+				if g.Healthy {
+					out[i].GPUs = append(out[i].GPUs, fleet.GPU{Kind: d.Name, Memory: memory(d)})
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// memory is a device's in bytes, 0 when its plugin does not say.
+func memory(d *api.NodeDeviceResource) int64 {
+	a := d.Attributes["memory"]
+	if a == nil || a.IntVal == nil {
+		return 0
+	}
+	unit := map[string]int64{"MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9, "": 1}[a.Unit]
+	return *a.IntVal * unit
+}
+
+// metaReason is the key of a drain's metadata that says why.
+const metaReason = "llmops_reason"
+
+// Drain implements fleet.Scheduler. The reason stays with the node.
+func (s *Scheduler) Drain(ctx context.Context, node, reason string, deadline time.Duration) error {
+	list, _, err := s.client.Nodes().List(s.read(ctx))
+	if err != nil {
+		return fmt.Errorf("listing nodes: %w", explain(err, "node read"))
+	}
+	for _, n := range list {
+		if n.Name != node && n.ID != node {
+			continue
+		}
+		o := &api.DrainOptions{MarkEligible: true}
+		if deadline > 0 {
+			o = &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: deadline, IgnoreSystemJobs: true}, Meta: map[string]string{metaReason: reason}}
+		}
+		if _, err := s.client.Nodes().UpdateDrainOpts(n.ID, o, s.write(ctx)); err != nil {
+			return fmt.Errorf("draining node %s: %w", node, explain(err, "node write"))
+		}
+		return nil
+	}
+	return fmt.Errorf("draining node %s: %w", node, fleet.ErrNotFound)
+}
+
+// Logs implements fleet.Scheduler: standard output and error of the replica's task,
+// one behind the other, or as they come.
+func (s *Scheduler) Logs(ctx context.Context, replica string, follow bool) (io.ReadCloser, error) {
+	alloc, _, err := s.client.Allocations().Info(replica, s.read(ctx))
+	if code := status(err); code == http.StatusNotFound || code == http.StatusBadRequest || code == http.StatusInternalServerError && strings.Contains(err.Error(), "UUID") {
+		return nil, fmt.Errorf("reading logs of %s: %w", replica, fleet.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading logs of %s: %w", replica, explain(err, s.needs("read-job")))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	r, w := io.Pipe()
+	go func() {
+		for task := range alloc.TaskStates {
+			for _, kind := range []string{"stdout", "stderr"} {
+				if err := s.copyLog(ctx, w, alloc, task, kind, follow); err != nil {
+					w.CloseWithError(err)
+					return
+				}
+			}
+		}
+		_ = w.Close()
+	}()
+	return &logReader{r, cancel}, nil
+}
+
+func (s *Scheduler) copyLog(ctx context.Context, w io.Writer, alloc *api.Allocation, task, kind string, follow bool) error {
+	frames, errs := s.client.AllocFS().Logs(alloc, follow && kind == "stdout", task, kind, api.OriginStart, 0, ctx.Done(), s.read(ctx))
+	for {
+		select {
+		case f, ok := <-frames:
+			if !ok {
+				return nil
+			}
+			if _, err := w.Write(f.Data); err != nil {
+				return err
+			}
+		case err := <-errs:
+			if errors.Is(err, io.EOF) || ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("reading %s of %s: %w", kind, alloc.ID, explain(err, s.needs("read-logs")))
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+type logReader struct {
+	*io.PipeReader
+	cancel context.CancelFunc
+}
+
+func (l *logReader) Close() error {
+	l.cancel()
+	return l.PipeReader.Close()
+}

@@ -1,0 +1,227 @@
+package nomad
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hashicorp/nomad/api"
+
+	"llmops/fleet"
+)
+
+// Root is the path under which all documents are variables.
+const Root = "llmops/"
+
+// body is the variable's item that holds a document.
+const body = "body"
+
+// patience is how long a blocking query waits for a change, and pause how long one
+// that failed waits before the next.
+const patience, pause = 5 * time.Minute, time.Second
+
+// Store keeps documents as variables of one namespace.
+type Store struct {
+	client    *api.Client
+	namespace string
+}
+
+// NewStore uses the variables below Root in a namespace; empty is Nomad's default.
+func NewStore(c *api.Client, namespace string) *Store {
+	return &Store{client: c, namespace: cmp.Or(namespace, api.DefaultNamespace)}
+}
+
+func (s *Store) read(ctx context.Context) *api.QueryOptions {
+	return (&api.QueryOptions{Namespace: s.namespace}).WithContext(ctx)
+}
+
+func (s *Store) write(ctx context.Context) *api.WriteOptions {
+	return (&api.WriteOptions{Namespace: s.namespace}).WithContext(ctx)
+}
+
+// path is the variable of a document, whose name is the longer by Root.
+func path(name string) (string, error) {
+	if err := fleet.CheckName(name); err != nil {
+		return "", err
+	}
+	p := Root + name
+	if err := fleet.CheckName(p); err != nil {
+		return "", fmt.Errorf("%w: in Nomad it is a variable below %s", err, Root)
+	}
+	return p, nil
+}
+
+func needs(what string) string { return fmt.Sprintf("%s on variables %q", what, Root+"*") }
+
+// Get implements fleet.Store.
+func (s *Store) Get(ctx context.Context, name string) (fleet.Doc, error) {
+	p, err := path(name)
+	if err != nil {
+		return fleet.Doc{}, err
+	}
+	v, _, err := s.client.Variables().Read(p, s.read(ctx))
+	if errors.Is(err, api.ErrVariablePathNotFound) {
+		return fleet.Doc{}, fmt.Errorf("document %s: %w", name, fleet.ErrNotFound)
+	}
+	if err != nil {
+		return fleet.Doc{}, fmt.Errorf("reading document %s: %w", name, explain(err, needs("read")))
+	}
+	return fleet.Doc{Name: name, Rev: v.ModifyIndex, Body: []byte(v.Items[body])}, nil
+}
+
+// List implements fleet.Store.
+func (s *Store) List(ctx context.Context, prefix string) ([]fleet.Doc, error) {
+	docs, _, err := s.list(prefix, s.read(ctx))
+	return docs, err
+}
+
+func (s *Store) list(prefix string, q *api.QueryOptions) ([]fleet.Doc, uint64, error) {
+	all, meta, err := s.client.Variables().PrefixList(Root+prefix, q)
+	if err != nil {
+		return nil, 0, fmt.Errorf("listing documents %s*: %w", prefix, explain(err, needs("list")))
+	}
+	var docs []fleet.Doc
+	for _, v := range all {
+		if name, ok := strings.CutPrefix(v.Path, Root+prefix); ok {
+			docs = append(docs, fleet.Doc{Name: prefix + name, Rev: v.ModifyIndex})
+		}
+	}
+	slices.SortFunc(docs, func(a, b fleet.Doc) int { return cmp.Compare(a.Name, b.Name) })
+	return docs, meta.LastIndex, nil
+}
+
+// Put implements fleet.Store.
+func (s *Store) Put(ctx context.Context, name string, text []byte, ifRev uint64) (uint64, error) {
+	p, err := path(name)
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case len(text) > fleet.MaxBody:
+		return 0, fmt.Errorf("document %s has %d bytes, want at most %d", name, len(text), fleet.MaxBody)
+	case !utf8.Valid(text):
+		return 0, fmt.Errorf("document %s is not UTF-8", name)
+	}
+	v := &api.Variable{Namespace: s.namespace, Path: p, ModifyIndex: ifRev, Items: api.VariableItems{body: string(text)}}
+	// Without an index the update creates, and only if nothing is there.
+	out, _, err := s.client.Variables().CheckedUpdate(v, s.write(ctx))
+	if err != nil {
+		return 0, fmt.Errorf("writing document %s: %w", name, conflict(err))
+	}
+	return out.ModifyIndex, nil
+}
+
+// Delete implements fleet.Store.
+func (s *Store) Delete(ctx context.Context, name string, ifRev uint64) error {
+	p, err := path(name)
+	if err != nil {
+		return err
+	}
+	if _, err := s.Get(ctx, name); err != nil {
+		return err
+	}
+	if _, err := s.client.Variables().CheckedDelete(p, ifRev, s.write(ctx)); err != nil {
+		return fmt.Errorf("deleting document %s: %w", name, conflict(err))
+	}
+	return nil
+}
+
+func conflict(err error) error {
+	var lost api.ErrCASConflict
+	if errors.As(err, &lost) {
+		return fmt.Errorf("%w: at revision %d, wanted %d", fleet.ErrConflict, lost.Conflict.ModifyIndex, lost.CheckIndex)
+	}
+	return explain(err, needs("write"))
+}
+
+// Watch implements fleet.Store, by blocking queries: variables are no topic of the
+// event stream. When the cluster cannot be reached it goes on trying, and then tells
+// what has changed meanwhile.
+func (s *Store) Watch(ctx context.Context, prefix string, fn func(fleet.Doc) error) error {
+	known := map[string]uint64{}
+	var index uint64
+	for {
+		q := s.read(ctx)
+		q.WaitIndex, q.WaitTime = index, patience
+		docs, next, err := s.list(prefix, q)
+		if err == nil {
+			err = s.tell(ctx, docs, known, fn)
+		}
+		var told toldError
+		switch {
+		case errors.As(err, &told):
+			return told.error
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !passes(err):
+			return err
+		case err != nil:
+			if err := sleep(ctx, pause); err != nil {
+				return err
+			}
+			continue
+		}
+		if next < index { // a cluster that was restored from a snapshot
+			next = 0
+		}
+		index = next
+	}
+}
+
+// toldError is an error of whoever was told.
+type toldError struct{ error }
+
+func (s *Store) tell(ctx context.Context, docs []fleet.Doc, known map[string]uint64, fn func(fleet.Doc) error) error {
+	there := make(map[string]bool, len(docs))
+	for _, d := range docs {
+		there[d.Name] = true
+		if known[d.Name] == d.Rev {
+			continue
+		}
+		now, err := s.Get(ctx, d.Name)
+		if errors.Is(err, fleet.ErrNotFound) { // since the list was read
+			there[d.Name] = false
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		known[d.Name] = now.Rev
+		if err := fn(now); err != nil {
+			return toldError{err}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		if there[name] {
+			continue
+		}
+		delete(known, name)
+		if err := fn(fleet.Doc{Name: name}); err != nil {
+			return toldError{err}
+		}
+	}
+	return nil
+}
+
+// passes tells failures that the next try may not have.
+func passes(err error) bool {
+	var res api.UnexpectedResponseError
+	return !errors.As(err, &res) || res.StatusCode() >= 500
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,141 @@
+# Runs the groups of a job as plain processes of the client, without a container:
+# llmops' own engine, router and traffic. The client needs raw_exec, and the program
+# that argv names at the same path on every node.
+
+variable "name" {
+  type        = string
+  description = "the job's name"
+}
+
+variable "pool" {
+  type        = string
+  default     = "default"
+  description = "the node pool to run in"
+}
+
+variable "zone" {
+  type        = string
+  default     = ""
+  description = "meta.zone of the nodes to run on; empty: any"
+}
+
+variable "groups" {
+  type = list(object({
+    name     = string
+    count    = number
+    argv     = list(string)
+    env      = map(string)
+    port     = number # 0: Nomad picks
+    path     = string # of the health check; empty: none
+    interval = string
+    timeout  = string
+    grace    = string # between the signal to stop and the kill
+    gpu      = string # the model, as a regular expression; empty: any
+    gpus     = number
+  }))
+}
+
+job "llmops" {
+  id        = var.name
+  name      = var.name
+  type      = "service"
+  node_pool = var.pool
+
+  dynamic "constraint" {
+    for_each = var.zone == "" ? [] : [var.zone]
+    content {
+      attribute = "${meta.zone}"
+      value     = constraint.value
+    }
+  }
+
+  dynamic "group" {
+    for_each = var.groups
+    labels   = [group.value.name]
+    content {
+      count = group.value.count
+
+      # A replica that is replaced stays until the new one is healthy.
+      update {
+        max_parallel      = 1
+        canary            = 0
+        health_check      = group.value.path == "" ? "task_states" : "checks"
+        min_healthy_time  = "1s"
+        healthy_deadline  = "10m"
+        progress_deadline = "15m"
+        auto_revert       = false
+      }
+      restart {
+        attempts = 3
+        interval = "10m"
+        delay    = "1s"
+        mode     = "fail"
+      }
+      reschedule {
+        delay          = "5s"
+        delay_function = "exponential"
+        max_delay      = "5m"
+        unlimited      = true
+      }
+      network {
+        dynamic "port" {
+          for_each = group.value.port == 0 ? [] : [group.value.port]
+          labels   = ["http"]
+          content {
+            static = port.value
+          }
+        }
+        dynamic "port" {
+          for_each = group.value.port == 0 ? ["http"] : []
+          labels   = ["http"]
+          content {}
+        }
+      }
+      service {
+        provider = "nomad"
+        name     = var.name
+        port     = "http"
+        dynamic "check" {
+          for_each = group.value.path == "" ? [] : [group.value.path]
+          content {
+            type     = "http"
+            path     = check.value
+            interval = group.value.interval
+            timeout  = group.value.timeout
+          }
+        }
+      }
+
+      task "main" {
+        driver       = "raw_exec"
+        kill_signal  = "SIGTERM"
+        kill_timeout = group.value.grace # the client's max_kill_timeout must allow it
+        config {
+          command = group.value.argv[0]
+          args    = slice(group.value.argv, 1, length(group.value.argv))
+        }
+        env = group.value.env
+        resources {
+          cpu    = 100
+          memory = 256
+          dynamic "device" {
+            for_each = group.value.gpus == 0 ? [] : [group.value.gpu]
+            iterator = model # "device" is what ${device.model} is about
+            labels   = ["nvidia/gpu"]
+            content {
+              count = group.value.gpus
+              dynamic "constraint" {
+                for_each = model.value == "" ? [] : [model.value]
+                content {
+                  attribute = "${device.model}"
+                  operator  = "regexp"
+                  value     = constraint.value
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
