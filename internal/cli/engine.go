@@ -60,6 +60,7 @@ share is of the requests, drawn by the seed; without one a fault hits all.
 				o.KVTransfer.Address = cmp.Or(o.KVTransfer.Address, listen)
 			}
 			if est.GPU != "" {
+				est.KV, o.KV = o.KV, ""
 				o.Estimate = &est
 			}
 			o.Crash = func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }
@@ -81,7 +82,7 @@ share is of the requests, drawn by the seed; without one a fault hits all.
 	f.StringVar(&est.GPU, "estimate", "", "compute nothing and take the time of a GPU: "+strings.Join(estimate.GPUs(), ", "))
 	f.IntVar(&est.TensorParallel, "tensor-parallel-size", 1, "GPUs of --estimate")
 	f.StringVar(&est.Weights, "dtype", "bf16", "weights of --estimate: bf16, fp8, int8 or int4")
-	f.StringVar(&est.KV, "kv-cache-dtype", "bf16", "cache of --estimate: bf16 or fp8")
+	f.StringVar(&o.KV, "kv-cache-dtype", "", "the cache: float32, bf16 or fp8; default: the checkpoint's, else float32, with --estimate bf16")
 	f.IntVar(&est.AnswerTokens, "answer-tokens", 0, "mean length of an answer of --estimate; default: up to its limit")
 	f.IntVar(&o.LoRA.Max, "max-loras", 0, "LoRA adapters running at once; default: none may")
 	f.IntVar(&o.LoRA.MaxRank, "max-lora-rank", embedded.DefaultMaxLoRARank, "the highest rank of an adapter")

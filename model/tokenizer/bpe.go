@@ -9,10 +9,15 @@ func (t *Tokenizer) bpe(word string) []int {
 			return []int{id}
 		}
 	}
-	n := len(word)
-	symbols := make([]symbol, n)
-	for i := range n {
-		symbols[i] = symbol{id: t.byteID[word[i]], prev: i - 1, next: i + 1}
+	symbols := make([]symbol, 0, len(word))
+	for i := range len(word) {
+		if id := t.byteID[word[i]]; id >= 0 {
+			symbols = append(symbols, symbol{id: id, prev: len(symbols) - 1, next: len(symbols) + 1})
+		}
+	}
+	n := len(symbols)
+	if n == 0 {
+		return nil
 	}
 	symbols[n-1].next = -1
 	var q candidates

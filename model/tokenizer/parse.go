@@ -70,7 +70,7 @@ func Parse(b []byte) (*Tokenizer, error) {
 		return nil, err
 	}
 	if t.wordPiece == nil {
-		if err := t.readBytes(); err != nil {
+		if err := t.readBytes(m.Unknown != ""); err != nil {
 			return nil, err
 		}
 		if err := t.readMerges(m.Merges); err != nil {
@@ -143,14 +143,24 @@ func (t *Tokenizer) readVocab(added []addedToken) error {
 	return nil
 }
 
-// readBytes finds the tokens of single bytes.
-func (t *Tokenizer) readBytes() error {
+// readBytes finds the tokens of single bytes. A byte that never came in training may
+// have none: it is left out of what is encoded, as the reference does.
+func (t *Tokenizer) readBytes(unknown bool) error {
+	found := 0
 	for b := range 256 {
 		id, ok := t.vocab[string(byteRune[b])]
 		if !ok {
-			return fmt.Errorf("vocabulary has no token for the byte 0x%02x", b)
+			t.byteID[b] = -1
+			continue
 		}
 		t.byteID[b] = id
+		found++
+	}
+	if unknown && found < 256 {
+		return errors.New("vocabulary lacks single bytes and has an unk_token for them, which is not supported")
+	}
+	if found == 0 {
+		return errors.New("vocabulary has no token for any single byte: it is no byte-level one")
 	}
 	return nil
 }

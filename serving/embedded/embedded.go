@@ -17,8 +17,10 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"llmops/serving/embedded/core"
+	"llmops/serving/embedded/llama"
 )
 
 // Defaults of Options.
@@ -36,14 +38,15 @@ type Options struct {
 	Name     string // what clients put in "model"; default: the folder's name
 	Version  string // sent as Llmops-Version on every response
 
-	MaxModelLen      int   // prompt and answer together; default and at most: the model's own
-	MaxNumSeqs       int   // computed at once
-	MaxBatchedTokens int   // in one step
-	Chunk            int   // tokens of one prompt in a step; 0: as many as fit
-	Overcommit       bool  // admit what the cache may not hold to the end, and preempt
-	KVBlocks         int   // of core.BlockSize tokens; default: enough for MaxNumSeqs of MaxModelLen
-	Threads          int   // that compute; default 1: another replica uses a second core better
-	MaxBody          int64 // bytes of a request
+	MaxModelLen      int    // prompt and answer together; default and at most: the model's own
+	MaxNumSeqs       int    // computed at once
+	MaxBatchedTokens int    // in one step
+	Chunk            int    // tokens of one prompt in a step; 0: as many as fit
+	Overcommit       bool   // admit what the cache may not hold to the end, and preempt
+	KVBlocks         int    // of core.BlockSize tokens; default: enough for MaxNumSeqs of MaxModelLen
+	KV               string // of a computed cache: float32, bf16 or fp8; default: the checkpoint's, else float32
+	Threads          int    // that compute; default 1: another replica uses a second core better
+	MaxBody          int64  // bytes of a request
 
 	Estimate   *Estimate // nil: compute
 	LoRA       LoRA
@@ -93,6 +96,9 @@ func (o Options) withDefaults(maxPositions int) (Options, error) {
 	}
 	if o.LoRA.Max == 0 && len(o.LoRA.Modules) > 0 {
 		return o, errors.New("adapters are named, but none may run at once")
+	}
+	if o.KV != "" && !slices.Contains([]string{llama.KVFloat32, llama.KVBF16, llama.KVFP8}, o.KV) {
+		return o, fmt.Errorf("cache of %q: want float32, bf16 or fp8", o.KV)
 	}
 	if err := o.KVTransfer.check(); err != nil {
 		return o, err

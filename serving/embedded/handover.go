@@ -101,8 +101,8 @@ func (s *Server) checkTransfer(q *openai.Sampling, n int) *openai.Error {
 // fetch gets the keys and values of a job's prompt from the engine that computed
 // it. Without them the prompt is computed here, which the metrics tell.
 func (s *Server) fetch(ctx context.Context, j *job, k *openai.KVTransfer) {
-	kv, ids, err := s.handover.fetch(ctx, k)
-	if err != nil {
+	kv, adapter, ids, err := s.handover.fetch(ctx, k)
+	if err != nil || adapter != nameOf(j.requests[0].seq.Adapter) {
 		s.metrics.transferFailed()
 		return
 	}
@@ -117,59 +117,70 @@ func (s *Server) fetch(ctx context.Context, j *job, k *openai.KVTransfer) {
 	}
 }
 
-func (h *handover) fetch(ctx context.Context, k *openai.KVTransfer) (kv any, ids []int, err error) {
+func (h *handover) fetch(ctx context.Context, k *openai.KVTransfer) (kv any, adapter string, ids []int, err error) {
 	url := "http://" + net.JoinHostPort(*k.RemoteHost, strconv.Itoa(*k.RemotePort)) + "/kv/" + *k.RemoteRequestID
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, "", nil, err
 	}
 	res, err := h.client.Do(req)
 	if err != nil {
-		return nil, nil, err
+		return nil, "", nil, err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return nil, nil, fmt.Errorf("fetching keys and values from %s: %s", url, res.Status)
+		return nil, "", nil, fmt.Errorf("fetching keys and values from %s: %s", url, res.Status)
 	}
 	b, err := io.ReadAll(res.Body)
 	if err != nil {
-		return nil, nil, fmt.Errorf("fetching keys and values from %s: %w", url, err)
+		return nil, "", nil, fmt.Errorf("fetching keys and values from %s: %w", url, err)
 	}
-	ids, b, err = cutPrompt(b)
+	adapter, ids, b, err = cutPrompt(b)
 	if err != nil {
-		return nil, nil, fmt.Errorf("fetching keys and values from %s: %w", url, err)
+		return nil, "", nil, fmt.Errorf("fetching keys and values from %s: %w", url, err)
 	}
 	kv, tokens, err := h.exec.Import(b)
 	if err != nil {
-		return nil, nil, err
+		return nil, "", nil, err
 	}
-	return kv, ids[:min(tokens, len(ids))], nil
+	return kv, adapter, ids[:min(tokens, len(ids))], nil
 }
 
-// The tokens that keys and values belong to travel with them, so that a mistaken id
-// costs a computation and not a wrong answer.
-func addPrompt(ids []int, b []byte) []byte {
-	head := binary.LittleEndian.AppendUint32(nil, uint32(len(ids)))
+// The tokens that keys and values belong to, and the adapter that they were computed
+// with, travel with them, so that a mistaken id costs a computation and not a wrong
+// answer.
+func addPrompt(adapter string, ids []int, b []byte) []byte {
+	head := append(binary.LittleEndian.AppendUint32(nil, uint32(len(adapter))), adapter...)
+	head = binary.LittleEndian.AppendUint32(head, uint32(len(ids)))
 	for _, id := range ids {
 		head = binary.LittleEndian.AppendUint32(head, uint32(id))
 	}
 	return append(head, b...)
 }
 
-func cutPrompt(b []byte) (ids []int, rest []byte, err error) {
-	short := errors.New("the prompt's tokens are cut off")
-	if len(b) < 4 {
-		return nil, nil, short
+func cutPrompt(b []byte) (adapter string, ids []int, rest []byte, err error) {
+	short := errors.New("the prompt is cut off")
+	length := func() int {
+		if len(b) < 4 {
+			return -1
+		}
+		n := binary.LittleEndian.Uint32(b)
+		b = b[4:]
+		return int(n)
 	}
-	n := int(binary.LittleEndian.Uint32(b))
-	if b = b[4:]; len(b)/4 < n {
-		return nil, nil, short
+	n := length()
+	if n < 0 || len(b) < n {
+		return "", nil, nil, short
+	}
+	adapter, b = string(b[:n]), b[n:]
+	if n = length(); n < 0 || len(b)/4 < n {
+		return "", nil, nil, short
 	}
 	ids = make([]int, n)
 	for i := range ids {
 		ids[i] = int(binary.LittleEndian.Uint32(b[4*i:]))
 	}
-	return ids, b[4*n:], nil
+	return adapter, ids, b[4*n:], nil
 }
 
 // settle says where what was computed for another engine can be fetched. It is nil
@@ -255,7 +266,7 @@ func (s *Server) giveKV(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	if _, err := w.Write(addPrompt(h.seq.Prompt, b)); err == nil {
+	if _, err := w.Write(addPrompt(nameOf(h.seq.Adapter), h.seq.Prompt, b)); err == nil {
 		s.unhold(id)
 	}
 }

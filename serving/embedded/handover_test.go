@@ -110,6 +110,25 @@ func TestHandOverOfAnotherPrompt(t *testing.T) {
 	}
 }
 
+// Keys and values computed with an adapter are no use without it.
+func TestHandOverOfAnotherAdapter(t *testing.T) {
+	dir := writeAdapter(t, 4, 0.5)
+	o := Options{LoRA: LoRA{Max: 1, Modules: map[string]string{"a": dir}}}
+	_, both := peer(t, "kv_both", o)
+	const body = `{"prompt":[5,6,7,8,9,10],"max_tokens":8,"temperature":0,"ignore_eos":true,"cache_salt":"other"`
+	leg := ask[openai.CompletionResponse](t, both+"/v1/completions", `{"model":"a","prompt":[5,6,7,8,9,10],"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true}}`)
+	params, err := json.Marshal(leg.KVTransferParams)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, alone := serve(t, Options{})
+	want := ask[openai.CompletionResponse](t, alone+"/v1/completions", body+`}`)
+	got := ask[openai.CompletionResponse](t, both+"/v1/completions", body+`,"kv_transfer_params":`+string(params)+`}`)
+	if got.Choices[0].Text != want.Choices[0].Text || got.Usage.PromptTokensDetails.CachedTokens != 0 {
+		t.Errorf("answered %q with %+v, want %q", got.Choices[0].Text, got.Usage.PromptTokensDetails, want.Choices[0].Text)
+	}
+}
+
 func TestHandOverRefusals(t *testing.T) {
 	_, producer := peer(t, "kv_producer", Options{})
 	for body, want := range map[string]string{
@@ -149,12 +168,12 @@ func TestHeldBlocksAreReleased(t *testing.T) {
 }
 
 func FuzzCutPrompt(f *testing.F) {
-	f.Add(addPrompt([]int{1, 2, 3}, []byte("rest")))
+	f.Add(addPrompt("a", []int{1, 2, 3}, []byte("rest")))
 	f.Add([]byte{255, 255, 255, 255})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		ids, rest, err := cutPrompt(b)
-		if err == nil && !slices.Equal(addPrompt(ids, rest), b) {
-			t.Errorf("%x becomes %x", b, addPrompt(ids, rest))
+		adapter, ids, rest, err := cutPrompt(b)
+		if err == nil && !slices.Equal(addPrompt(adapter, ids, rest), b) {
+			t.Errorf("%x becomes %x", b, addPrompt(adapter, ids, rest))
 		}
 	})
 }

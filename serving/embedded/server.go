@@ -79,7 +79,7 @@ func New(o Options) (*Server, error) {
 	}
 	if exec == nil {
 		m, err := llama.Load(o.ModelDir, shape, llama.Options{
-			Tokens: o.MaxBatchedTokens, Length: o.MaxModelLen, Blocks: o.KVBlocks, Threads: o.Threads, MaxLoRARank: o.LoRA.MaxRank,
+			Tokens: o.MaxBatchedTokens, Length: o.MaxModelLen, Blocks: o.KVBlocks, Threads: o.Threads, MaxLoRARank: o.LoRA.MaxRank, KV: o.KV,
 		})
 		if err != nil {
 			return nil, err
