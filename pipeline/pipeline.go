@@ -42,6 +42,7 @@ type Deps struct {
 	Blobs     fleet.Blobs
 	Scheduler fleet.Scheduler
 	Dir       string                                                 // where artefacts are laid out as files
+	Fleet     string                                                 // the file that names the fleet, for processes that a run starts; empty: this machine
 	Now       func() time.Time                                       // the wall clock, for records
 	Listen    string                                                 // where clients reach the router; empty: where the run's options say
 	Admins    func(context.Context) (map[string]*route.Admin, error) // the routers there are, by name

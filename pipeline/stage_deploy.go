@@ -131,7 +131,7 @@ func routers(ctx context.Context, a *Attempt) error {
 		}
 		j := st.Job
 		if st.Rev == 0 {
-			if j, err = routerJob(name, listen, a.Deps.Dir); err != nil {
+			if j, err = routerJob(name, listen, a.Deps.Dir, a.Deps.Fleet); err != nil {
 				return err
 			}
 		}
@@ -147,7 +147,7 @@ func routers(ctx context.Context, a *Attempt) error {
 
 // routerJob is a router of this machine. Its addresses are fixed when the job
 // is made, so that a restarted router is the same one to everybody.
-func routerJob(name, listen, state string) (fleet.Job, error) {
+func routerJob(name, listen, state, fleetFile string) (fleet.Job, error) {
 	addrs := [2]string{listen}
 	for i := range addrs {
 		if addrs[i] != "" {
@@ -162,9 +162,13 @@ func routerJob(name, listen, state string) (fleet.Job, error) {
 			return fleet.Job{}, err
 		}
 	}
+	argv := []string{"${LLMOPS_BIN}", "router", "serve", "--listen", "${LLMOPS_ADDR}", "--admin", addrs[1], "--state", state, "--name", name}
+	if fleetFile != "" {
+		argv = append(argv, "--fleet", fleetFile)
+	}
 	return fleet.Job{Name: name, Version: "1", Kind: fleet.Router, Meta: map[string]string{"admin": addrs[1]},
 		Groups: []fleet.Group{{Name: "main", Count: 1, Addr: addrs[0],
-			Argv:  []string{"${LLMOPS_BIN}", "router", "serve", "--listen", "${LLMOPS_ADDR}", "--admin", addrs[1], "--state", state, "--name", name},
+			Argv:  argv,
 			Check: fleet.Check{Path: "/health"}}}}, nil
 }
 

@@ -28,7 +28,8 @@ const lookAgain = time.Second
 
 // Options are what a watch works on. All fields must be set.
 type Options struct {
-	Supervisor *local.Supervisor
+	Supervisor *local.Supervisor // of this machine
+	Store      fleet.Store       // where the runs are
 	Owner      string
 	Deps       func(ctx context.Context) (pipeline.Deps, error)
 	Log        *slog.Logger
@@ -90,7 +91,7 @@ type host struct {
 }
 
 func (h *host) watch(ctx context.Context) error {
-	return h.o.Supervisor.Store.Watch(ctx, "run/", func(d fleet.Doc) error {
+	return h.o.Store.Watch(ctx, "run/", func(d fleet.Doc) error {
 		var head pipeline.Head
 		if d.Body == nil {
 			return nil
@@ -147,7 +148,7 @@ func (h *host) drive(ctx context.Context, head pipeline.Head) {
 func (h *host) more(ctx context.Context, head pipeline.Head) (pipeline.Head, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now, err := pipeline.Read(ctx, h.o.Supervisor.Store, head.Run)
+	now, err := pipeline.Read(ctx, h.o.Store, head.Run)
 	if err == nil && mine(now, h.o.Owner) && ctx.Err() == nil {
 		return now, true
 	}

@@ -102,7 +102,7 @@ func (b *bench) detached(alias, until string) string {
 
 func (b *bench) options(owner string) Options {
 	return Options{
-		Supervisor: &local.Supervisor{Store: b.store, Dir: b.dir}, Owner: owner, Log: slog.New(slog.NewTextHandler(b.t.Output(), nil)),
+		Supervisor: &local.Supervisor{Store: b.store, Dir: b.dir}, Store: b.store, Owner: owner, Log: slog.New(slog.NewTextHandler(b.t.Output(), nil)),
 		Deps: func(context.Context) (pipeline.Deps, error) { return b.deps, nil },
 	}
 }

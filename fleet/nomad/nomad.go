@@ -17,6 +17,24 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
+// Config says where a cluster is and who asks. Files are in PEM.
+type Config struct {
+	Address, Namespace, Region, Token string
+	CACert, ClientCert, ClientKey     string // paths; empty: the system's, and none
+}
+
+// Dial makes a client. Nothing is sent yet.
+func Dial(c Config) (*api.Client, error) {
+	client, err := api.NewClient(&api.Config{
+		Address: c.Address, Namespace: c.Namespace, Region: c.Region, SecretID: c.Token,
+		TLSConfig: &api.TLSConfig{CACert: c.CACert, ClientCert: c.ClientCert, ClientKey: c.ClientKey},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reaching Nomad at %s: %w", c.Address, err)
+	}
+	return client, nil
+}
+
 // explain adds to an error of the API what the reader of it can do.
 func explain(err error, needs string) error {
 	var res api.UnexpectedResponseError

@@ -251,7 +251,7 @@ func (s *Scheduler) Watch(ctx context.Context, prefix string, fn func(fleet.Stat
 		}
 		for _, name := range names {
 			st, err := s.Status(ctx, name)
-			if errors.Is(err, errForeign) {
+			if isForeign(err) {
 				continue
 			}
 			if err != nil {
@@ -293,6 +293,38 @@ func (s *Scheduler) Watch(ctx context.Context, prefix string, fn func(fleet.Stat
 		case <-wake:
 		}
 	}
+}
+
+func isForeign(err error) bool { return errors.Is(err, errForeign) }
+
+// Jobs lists what llmops has registered.
+func (s *Scheduler) Jobs(ctx context.Context) ([]fleet.Job, error) {
+	names, err := s.names(ctx, "", map[string]string{"": ""})
+	if err != nil {
+		return nil, err
+	}
+	var out []fleet.Job
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		now, err := s.info(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if now == nil {
+			continue
+		}
+		j, err := fleetJob(now)
+		if isForeign(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, j)
+	}
+	return out, nil
 }
 
 // names are the jobs to look at: those that are there, those that were told of, and at

@@ -45,6 +45,7 @@ type env struct {
 	out, err io.Writer
 	getenv   func(string) string
 	output   string // table or json
+	fleet    string // the file that names it; empty: see onFleet
 }
 
 // exitError carries an exit code through cobra. A nil err prints nothing more.
@@ -132,6 +133,7 @@ proves every step with evidence, and takes it back when live signals say so.
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage("%w; see %s --help", err, c.CommandPath())
 	})
+	c.PersistentFlags().StringVar(&e.fleet, "fleet", "", "the fleet.yaml of a cluster; default: $LLMOPS_FLEET, else this machine")
 	c.PersistentFlags().StringVar(&e.output, "output", "table", "how to print answers: table or json")
 	c.PersistentPreRunE = func(*cobra.Command, []string) error {
 		if e.output != "table" && e.output != "json" {

@@ -82,7 +82,8 @@ func (e *env) watch(ctx context.Context, h *home) error {
 	defer release()
 	log := slog.New(slog.NewTextHandler(e.err, nil))
 	err = watch.Run(ctx, watch.Options{
-		Supervisor: &local.Supervisor{Store: h.store, Dir: h.dir, Bin: bin, Env: os.Environ(), Log: log},
+		Supervisor: &local.Supervisor{Store: h.local, Dir: h.dir, Bin: bin, Env: os.Environ(), Log: log},
+		Store:      h.store,
 		Owner:      owner,
 		Log:        log,
 		Deps: func(ctx context.Context) (pipeline.Deps, error) {

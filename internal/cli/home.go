@@ -26,12 +26,20 @@ import (
 // watchPatience bounds the wait for the background process to come up.
 const watchPatience = 10 * time.Second
 
-// home is a state directory and what is in it.
+// home is a state directory with what is in it, and the fleet that models run on.
 type home struct {
 	dir       string
-	store     *local.Store
-	blobs     *local.Blobs
-	scheduler *local.Scheduler
+	local     *local.Store // of this machine alone
+	store     fleet.Store
+	blobs     fleet.Blobs
+	scheduler scheduler
+	fleet     string // the file that names the fleet; empty: this machine
+}
+
+// scheduler is a fleet's that can be listed.
+type scheduler interface {
+	fleet.Scheduler
+	Jobs(ctx context.Context) ([]fleet.Job, error)
 }
 
 // stateDir is $LLMOPS_HOME, else llmops below the XDG state directory.
@@ -54,8 +62,16 @@ func (e *env) openHome() (*home, error) {
 	if err != nil {
 		return nil, &exitError{exitUsage, err}
 	}
+	return e.homeAt(dir)
+}
+
+// homeAt opens a state directory, with the fleet that the command line names.
+func (e *env) homeAt(dir string) (*home, error) {
 	h, err := openHome(dir)
-	return h, unwritable(err)
+	if err != nil {
+		return h, unwritable(err)
+	}
+	return h, e.onFleet(h)
 }
 
 // unwritable says what to do when err comes of a state directory that this user
@@ -81,7 +97,7 @@ func openHome(dir string) (*home, error) {
 			return nil, fmt.Errorf("opening state directory: %w", err)
 		}
 	}
-	return &home{dir: dir, store: store, blobs: blobs, scheduler: local.NewScheduler(store, dir)}, nil
+	return &home{dir: dir, local: store, store: store, blobs: blobs, scheduler: local.NewScheduler(store, dir)}, nil
 }
 
 // admins lists the routers of the fleet by name.
@@ -116,7 +132,7 @@ func (h *home) listen(ctx context.Context) (string, error) {
 // deps wires a run to this home, whose router, if there is one, is at listen.
 func (h *home) deps(listen string) pipeline.Deps {
 	return pipeline.Deps{
-		Store: h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Now: time.Now,
+		Store: h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Fleet: h.fleet, Now: time.Now,
 		Listen: listen, Admins: h.admins,
 		Stages: pipeline.Stages(), Abandon: pipeline.Abandon, Alive: h.alive,
 	}
@@ -168,7 +184,11 @@ func (e *env) ensureWatch(ctx context.Context, h *home) error {
 		return fmt.Errorf("starting watch: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(bin, "watch")
+	args := []string{"watch"}
+	if h.fleet != "" {
+		args = append(args, "--fleet", h.fleet)
+	}
+	cmd := exec.Command(bin, args...)
 	// A fault is asked of this process and not of those that come after it.
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), isFault), "LLMOPS_HOME="+h.dir)
 	cmd.Dir = h.dir

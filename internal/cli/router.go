@@ -35,7 +35,11 @@ and needs nobody else to go on.
 ` + exitHelp,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			h, err := e.homeAt(state)
+			open := e.openHome
+			if state != "" {
+				open = func() (*home, error) { return e.homeAt(state) }
+			}
+			h, err := open()
 			if err != nil {
 				return err
 			}
@@ -51,14 +55,6 @@ and needs nobody else to go on.
 	c.Flags().StringVar(&o.Zone, "zone", "", "the zone it serves")
 	c.Flags().StringVar(&o.Pool, "pool", "", "the pool it serves")
 	return c
-}
-
-// homeAt opens dir, or the usual state directory when dir is empty.
-func (e *env) homeAt(dir string) (*home, error) {
-	if dir == "" {
-		return e.openHome()
-	}
-	return openHome(dir)
 }
 
 func (e *env) serveRouter(ctx context.Context, o router.Options, listen, admin string) error {
