@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"llmops/fleet/nomad/nomadtest"
 )
 
 // bin is the folder of the program under test.
@@ -73,6 +75,10 @@ func TestScript(t *testing.T) {
 				_, err := os.Stat(filepath.Join(freight, "model.safetensors"))
 				return err == nil, nil
 			}
+			if cond == "nomad" {
+				_, err := exec.LookPath("nomad")
+				return err == nil, nil
+			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
@@ -81,6 +87,7 @@ func TestScript(t *testing.T) {
 			"overwrite":  overwrite,
 			"truncate":   truncate,
 			"replace":    replace,
+			"nomad":      nomad,
 		},
 	})
 }
@@ -106,6 +113,20 @@ func runLLMOps(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// nomad starts an agent for the script and writes its address into FILE, a fleet.yaml,
+// in the place of ADDRESS: "nomad FILE".
+func nomad(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: nomad FILE")
+	}
+	bin, err := exec.LookPath("nomad")
+	ts.Check(err)
+	client, stop, err := nomadtest.Start(bin)
+	ts.Check(err)
+	ts.Defer(stop)
+	replace(ts, false, []string{args[0], "ADDRESS", client.Address()})
+}
+
 // replace is "replace FILE OLD NEW": it replaces text that must be in the file.
 func replace(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
@@ -124,7 +145,7 @@ func copyCheckpoint(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: checkpoint NAME DIR")
 	}
-	from := filepath.Join(ts.Getenv("ROOT"), "serving", "embedded", "testdata", args[0])
+	from := filepath.Join(ts.Getenv("ROOT"), "serving", "embedded", "llama", "testdata", args[0])
 	to := ts.MkAbs(args[1])
 	ts.Check(os.MkdirAll(to, 0o755))
 	for _, f := range []string{"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"} {
