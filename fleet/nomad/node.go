@@ -87,6 +87,23 @@ func (s *Scheduler) Drain(ctx context.Context, node, reason string, deadline tim
 	return fmt.Errorf("draining node %s: %w", node, fleet.ErrNotFound)
 }
 
+// Cordon closes a node to new allocations, or opens it again. Those it has stay.
+func (s *Scheduler) Cordon(ctx context.Context, node string, closed bool) error {
+	list, _, err := s.client.Nodes().List(s.read(ctx))
+	if err != nil {
+		return fmt.Errorf("listing nodes: %w", explain(err, "node read"))
+	}
+	for _, n := range list {
+		if n.Name == node || n.ID == node {
+			if _, err := s.client.Nodes().ToggleEligibility(n.ID, !closed, s.write(ctx)); err != nil {
+				return fmt.Errorf("changing the eligibility of node %s: %w", node, explain(err, "node write"))
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("changing the eligibility of node %s: %w", node, fleet.ErrNotFound)
+}
+
 // Logs implements fleet.Scheduler: standard output and error of the replica's task,
 // one behind the other, or as they come.
 func (s *Scheduler) Logs(ctx context.Context, replica string, follow bool) (io.ReadCloser, error) {

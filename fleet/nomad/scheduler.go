@@ -236,7 +236,30 @@ func (s *Scheduler) Status(ctx context.Context, job string) (fleet.Status, error
 		return st, fmt.Errorf("listing allocations of job %s: %w", job, explain(err, s.needs("read-job")))
 	}
 	st.Replicas = replicas(allocs, now == nil)
+	s.recheck(ctx, st.Replicas)
 	return st, nil
+}
+
+// recheck asks the client of a replica that runs and has not been found healthy: a
+// change of its job's count begins a deployment in which it is judged anew, although
+// nothing has happened to it.
+func (s *Scheduler) recheck(ctx context.Context, replicas []fleet.Replica) {
+	for i, r := range replicas {
+		if r.State != fleet.Running {
+			continue
+		}
+		checks, err := s.client.Allocations().Checks(r.ID, s.read(ctx))
+		if err != nil || len(checks) == 0 {
+			continue // it stays what it was: running, and not known to answer
+		}
+		ok := true
+		for _, c := range checks {
+			ok = ok && c.Status == "success"
+		}
+		if ok {
+			replicas[i].State = fleet.Healthy
+		}
+	}
 }
 
 // Watch implements fleet.Scheduler. The event stream says when to look; what is told

@@ -30,60 +30,126 @@ func Binary(t testing.TB) string {
 
 // Start begins an agent in development mode, client and server in one, and waits until
 // it can place jobs. stop ends it.
-func Start(bin string) (client *api.Client, stop func(), err error) {
+func Start(bin string) (client *api.Client, stop func(), err error) { return Cluster(bin, 1) }
+
+// Cluster is Start with more clients, named test, test-2 and so on.
+func Cluster(bin string, clients int) (client *api.Client, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "llmops-nomad-")
 	if err != nil {
 		return nil, nil, err
 	}
-	ports, err := freePorts(3)
-	if err != nil {
-		return nil, nil, err
-	}
-	config, err := json.Marshal(map[string]any{
-		"name": "test", "data_dir": filepath.Join(dir, "data"), "disable_update_check": true, "bind_addr": "127.0.0.1",
-		"ports":  map[string]int{"http": ports[0], "rpc": ports[1], "serf": ports[2]},
-		"client": map[string]any{"options": map[string]string{"fingerprint.denylist": "env_aws,env_gce,env_azure,env_digitalocean"}, "max_kill_timeout": "2m"},
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	file := filepath.Join(dir, "agent.json")
-	if err := os.WriteFile(file, config, 0o600); err != nil {
-		return nil, nil, err
-	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		return nil, nil, err
-	}
-	cmd := exec.Command(bin, "agent", "-dev", "-config", file)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		return nil, nil, err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	var agents []*process
 	stop = func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		select {
-		case <-ended:
-		case <-time.After(10 * time.Second):
-			_ = cmd.Process.Kill()
-			<-ended
+		for i := len(agents) - 1; i >= 0; i-- {
+			agents[i].stop()
 		}
-		_ = log.Close()
 		_ = os.RemoveAll(dir)
 	}
-	client, err = api.NewClient(&api.Config{Address: fmt.Sprintf("http://127.0.0.1:%d", ports[0])})
-	if err == nil {
-		err = await(client, ended)
-	}
-	if err != nil {
-		b, _ := os.ReadFile(log.Name())
-		stop()
-		return nil, nil, fmt.Errorf("starting nomad: %w\n%s", err, b[max(0, len(b)-4000):])
+	var server string
+	for n := range clients {
+		ports, err := freePorts(3)
+		if err != nil {
+			stop()
+			return nil, nil, err
+		}
+		config, args := serverConfig(ports), []string{"agent", "-dev"}
+		if n > 0 {
+			config, args = clientConfig(n, server, ports), []string{"agent"}
+		}
+		p, err := begin(bin, filepath.Join(dir, fmt.Sprint("agent-", n)), config, args)
+		if err != nil {
+			stop()
+			return nil, nil, err
+		}
+		agents = append(agents, p)
+		if n == 0 {
+			server = fmt.Sprintf("127.0.0.1:%d", ports[1])
+			if client, err = api.NewClient(&api.Config{Address: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}); err != nil {
+				stop()
+				return nil, nil, err
+			}
+		}
+		if err := await(client, p, n+1); err != nil {
+			b, _ := os.ReadFile(p.log.Name())
+			stop()
+			return nil, nil, fmt.Errorf("starting nomad: %w\n%s", err, b[max(0, len(b)-4000):])
+		}
 	}
 	return client, stop, nil
+}
+
+// options keep an agent from asking clouds about itself, which takes seconds where
+// there are none.
+var options = map[string]string{"fingerprint.denylist": "env_aws,env_gce,env_azure,env_digitalocean", "driver.raw_exec.enable": "1"}
+
+func serverConfig(ports []int) map[string]any {
+	return map[string]any{
+		"name": "test", "disable_update_check": true, "bind_addr": "127.0.0.1",
+		"ports":  map[string]int{"http": ports[0], "rpc": ports[1], "serf": ports[2]},
+		"client": map[string]any{"options": options, "max_kill_timeout": "2m", "max_dynamic_port": 25999},
+	}
+}
+
+// clientConfig gives each client ports of its own: all are on one address.
+func clientConfig(n int, server string, ports []int) map[string]any {
+	return map[string]any{
+		"name": fmt.Sprint("test-", n+1), "disable_update_check": true, "bind_addr": "127.0.0.1",
+		"advertise": map[string]string{"http": "127.0.0.1", "rpc": "127.0.0.1", "serf": "127.0.0.1"},
+		"ports": map[string]int{"http": ports[0], "rpc": ports[1], "serf": ports[2]},
+		"client": map[string]any{
+			"enabled": true, "servers": []string{server}, "options": options, "max_kill_timeout": "2m", "network_interface": "lo",
+			"min_dynamic_port": 26000 + 1000*n, "max_dynamic_port": 26999 + 1000*n,
+		},
+		"plugin": map[string]any{"raw_exec": map[string]any{"config": map[string]any{"enabled": true}}},
+	}
+}
+
+type process struct {
+	cmd   *exec.Cmd
+	log   *os.File
+	ended chan struct{} // closed when it has
+	err   error
+}
+
+func begin(bin, dir string, config map[string]any, args []string) (*process, error) {
+	config["data_dir"] = filepath.Join(dir, "data")
+	b, err := json.Marshal(config)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "agent.json")
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		return nil, err
+	}
+	p := &process{ended: make(chan struct{})}
+	if p.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
+		return nil, err
+	}
+	p.cmd = exec.Command(bin, append(args, "-config", file)...)
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+func (p *process) stop() {
+	_ = p.cmd.Process.Signal(os.Interrupt)
+	select {
+	case <-p.ended:
+	case <-time.After(10 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+	_ = p.log.Close()
 }
 
 // freePorts holds all of them before it gives any back, so that they differ.
@@ -99,8 +165,8 @@ func freePorts(n int) (ports []int, err error) {
 	return ports, nil
 }
 
-// await is over when the agent leads, has its keyring and one ready node.
-func await(c *api.Client, ended <-chan error) error {
+// await is over when the agent leads, has its keyring and so many ready nodes.
+func await(c *api.Client, p *process, want int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -117,15 +183,21 @@ func await(c *api.Client, ended <-chan error) error {
 		if last == nil {
 			var nodes []*api.NodeListStub
 			if nodes, _, last = c.Nodes().List(nil); last == nil {
-				if len(nodes) == 1 && nodes[0].Status == "ready" {
+				ready := 0
+				for _, n := range nodes {
+					if n.Status == api.NodeStatusReady {
+						ready++
+					}
+				}
+				if ready == want {
 					return nil
 				}
 				last = fmt.Errorf("nodes are %+v", nodes)
 			}
 		}
 		select {
-		case err := <-ended:
-			return fmt.Errorf("the agent ended: %w", err)
+		case <-p.ended:
+			return fmt.Errorf("the agent ended: %w", p.err)
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for the agent: %w", last)
 		case <-tick.C:
