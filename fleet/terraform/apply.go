@@ -90,7 +90,7 @@ func (w *Workspace) addresses(ctx context.Context, nodes []string) ([]string, er
 	}
 	for _, n := range nodes {
 		if !found[n] {
-			return nil, fmt.Errorf("replacing node %q: the state has no such node", n)
+			return nil, fmt.Errorf("replacing node %q: %w", n, ErrNoNode)
 		}
 	}
 	return out, nil

@@ -45,6 +45,8 @@ var (
 	ErrNotInitialised = errors.New("the folder is not initialised: run terraform init in it")
 	// ErrStale reports that the state has changed since the plan was made.
 	ErrStale = errors.New("the state has changed since the plan was made: plan again")
+	// ErrNoNode reports a node to replace that the state does not have.
+	ErrNoNode = errors.New("the state has no such node")
 	// ErrStopped reports an apply that was interrupted. What it had done is in the state.
 	ErrStopped = errors.New("stopped before the plan was done: what was done is in the state, plan again for the rest")
 )

@@ -23,6 +23,7 @@ func commands(e *env) []*cobra.Command {
 		in(groupOperate, newRollbackCmd(e)),
 		in(groupOperate, newLogsCmd(e)),
 		in(groupOperate, newDownCmd(e)),
+		in(groupOperate, newFleetCmd(e)),
 		in(groupPlan, newInitCmd(e)),
 		in(groupPlan, newDoctorCmd(e)),
 		in(groupPlan, newVersionCmd(e)),

@@ -30,9 +30,9 @@ locals {
     }
   ]...)
 
-  place = var.machines != null ? { for n, m in var.machines : n => { pool = m.pool, zone = m.zone, rack = m.rack } } : {
-    # A zone whose racks are not known is one rack: affinity to it still keeps prefill
-    # and decode in one zone.
+  # A zone whose racks are not known is one rack: affinity to it still keeps prefill and
+  # decode in one zone.
+  place = var.machines != null ? { for n, m in var.machines : n => { pool = m.pool, zone = m.zone, rack = m.rack == "" ? m.zone : m.rack } } : {
     for n, m in local.made : n => { pool = m.pool, zone = m.zone, rack = length(m.racks) > 0 ? m.racks[m.index % length(m.racks)] : m.zone }
   }
 

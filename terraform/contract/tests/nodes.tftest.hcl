@@ -114,7 +114,7 @@ run "machines_that_exist" {
   }
 
   assert {
-    condition     = keys(output.nodes) == ["iron1", "iron2"] && output.nodes["iron1"].rack == "r7" && output.totals.gpus == 16
+    condition     = keys(output.nodes) == ["iron1", "iron2"] && output.nodes["iron1"].rack == "r7" && output.nodes["iron2"].rack == "az2" && output.totals.gpus == 16
     error_message = jsonencode(output.nodes)
   }
 }
