@@ -7,6 +7,9 @@ var fleetCommands = []func(*env) *cobra.Command{
 	newFleetPlanCmd,
 	newFleetApplyCmd,
 	newFleetStatusCmd,
+	newFleetDrainCmd,
+	newFleetUndrainCmd,
+	newFleetLintCmd,
 }
 
 func newFleetCmd(e *env) *cobra.Command {
