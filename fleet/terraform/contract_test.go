@@ -72,7 +72,7 @@ func TestExamplesPlan(t *testing.T) {
 
 	// What the AWS example says to the contract; the rest of its variables is ignored.
 	tf(t, filepath.Join(dir, "contract"), "init", "-input=false")
-	tf(t, filepath.Join(dir, "contract"), "plan", "-input=false", "-var-file="+filepath.Join(dir, "aws", "examples", "one-region", "terraform.tfvars"),
+	tf(t, filepath.Join(dir, "contract"), "plan", "-input=false", "-var-file="+filepath.Join(dir, "aws", "examples", "one-region", "terraform.tfvars"), "-var=network=10.40.0.0/16",
 		`-var=server_addresses=["prod-server-0.prod.internal"]`)
 }
 

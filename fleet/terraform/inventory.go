@@ -145,7 +145,7 @@ func standing(want Node, n fleet.Node, replicas int) (state, found string) {
 		return Draining, n.Reason
 	case !n.Eligible:
 		return Drained, n.Reason
-	case n.Pool != want.Pool || n.Zone != want.Zone:
+	case n.Pool != want.Pool || n.Zone != "" && n.Zone != want.Zone: // not every scheduler tells the zone
 		return Misplace, fmt.Sprintf("is in pool %s, zone %s", none(n.Pool), none(n.Zone))
 	case len(n.GPUs) < want.GPUs:
 		return Short, fmt.Sprintf("has %d of %d GPUs", len(n.GPUs), want.GPUs)

@@ -106,6 +106,7 @@ module "contract" {
   zones            = var.zones
   pools            = var.pools
   prices           = { "8xh100-sxm" = 50 }
+  network          = "10.0.0.0/16"
   server_addresses = ["10.0.0.10"]
   artifacts = {
     nomad               = { url = "https://mirror.internal/nomad.zip", sha256 = %q }

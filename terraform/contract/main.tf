@@ -58,6 +58,7 @@ locals {
     for n, m in local.nodes : n => templatefile("${path.module}/templates/client.hcl.tftpl", {
       cluster          = var.cluster
       node             = m
+      network          = var.network
       servers          = var.server_addresses
       max_kill_timeout = var.max_kill_timeout
       models_path      = var.models_path
@@ -68,6 +69,7 @@ locals {
 
   server_config = templatefile("${path.module}/templates/server.hcl.tftpl", {
     cluster      = var.cluster
+    network      = var.network
     servers      = var.server_addresses
     server_count = var.server_count
   })

@@ -144,6 +144,16 @@ variable "prices" {
   }
 }
 
+variable "network" {
+  type        = string
+  description = "The private IPv4 network that the agents speak in, 10.20.0.0/16. Each binds to its address there, whatever other interfaces the machine has, with or without a default route."
+
+  validation {
+    condition     = can(cidrhost(var.network, 0)) && can(regex("^(10\\.|192\\.168\\.|172\\.(1[6-9]|2[0-9]|3[01])\\.|100\\.(6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\\.)", var.network))
+    error_message = "network is ${var.network}: want a private IPv4 range such as 10.20.0.0/16."
+  }
+}
+
 variable "server_addresses" {
   type        = list(string)
   description = "Where clients find the Nomad servers: names or private addresses, without a port."

@@ -12,6 +12,7 @@ variables {
     bulk        = { class = "batch", gpu = "l40s", gpus_per_node = 4, nodes = 2, spare = 0, survive = "none", zones = ["az3"], spot = true }
   }
   prices           = { "8xh100-sxm" = 50, "spot/4xl40s" = 3.5 }
+  network          = "10.0.0.0/16"
   server_addresses = ["10.0.0.10", "10.0.1.10", "10.0.2.10"]
   artifacts = {
     nomad               = { url = "https://mirror.internal/nomad.zip", sha256 = "0000000000000000000000000000000000000000000000000000000000000000" }
@@ -47,7 +48,7 @@ run "client_configuration" {
     condition = alltrue([for line in [
       "node_pool  = \"interactive\"", "max_kill_timeout = \"15m\"", "zone       = \"az1\"", "rack       = \"r2\"", "residency  = \"eu\"", "compliance = \"hipaa\"",
       "host_volume \"models\"", "plugin \"nomad-device-nvidia\"", "\"fingerprint.denylist\" = \"env_aws,env_gce,env_azure,env_digitalocean\"",
-      "verify_https_client    = true", "verify_server_hostname = true", "bind_addr  = \"{{ GetPrivateIP }}\"", "\"10.0.2.10:4647\"",
+      "verify_https_client    = true", "verify_server_hostname = true", "include \\\"network\\\" \\\"10.0.0.0/16\\\" | limit 1 | attr \\\"address\\\" }}\"", "\"10.0.2.10:4647\"",
     ] : strcontains(output.client_config["prod-interactive-az1-02"], line)])
     error_message = output.client_config["prod-interactive-az1-02"]
   }

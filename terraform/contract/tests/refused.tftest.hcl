@@ -11,6 +11,7 @@ variables {
     chat = { class = "interactive", gpu = "h100-sxm", gpus_per_node = 8, nodes = 2, spare = 2, survive = "zone", zones = ["az1", "az2"] }
   }
   prices           = { "8xh100-sxm" = 50 }
+  network          = "10.0.0.0/16"
   server_addresses = ["10.0.0.10"]
   artifacts = {
     nomad               = { url = "https://mirror.internal/nomad.zip", sha256 = "0000000000000000000000000000000000000000000000000000000000000000" }
@@ -308,4 +309,20 @@ run "prepare_with_a_key" {
     prepare = "#!/bin/sh\n-----BEGIN PRIVATE KEY-----"
   }
   expect_failures = [var.prepare]
+}
+
+run "public_network" {
+  command = plan
+  variables {
+    network = "52.0.0.0/16"
+  }
+  expect_failures = [var.network]
+}
+
+run "address_for_a_network" {
+  command = plan
+  variables {
+    network = "10.0.0.1"
+  }
+  expect_failures = [var.network]
 }

@@ -6,6 +6,7 @@ variables {
   zones            = { hall1 = { residency = "eu" }, hall2 = { residency = "eu" } }
   prices           = { "8xh100-sxm" = 18 }
   server_count     = 1
+  network          = "10.20.0.0/16"
   server_addresses = ["10.20.1.5"]
   artifacts = {
     nomad               = { url = "https://mirror.internal/nomad.zip", sha256 = "0000000000000000000000000000000000000000000000000000000000000000" }

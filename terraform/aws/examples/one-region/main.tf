@@ -30,6 +30,7 @@ module "contract" {
   zones            = var.zones
   pools            = var.pools
   prices           = var.prices
+  network          = var.cidr
   server_addresses = [for i in range(3) : "${var.cluster}-server-${i}.${var.cluster}.internal"]
   artifacts        = var.artifacts
   models_path      = "/mnt/models/weights"
@@ -42,6 +43,7 @@ module "aws" {
   fleet                 = module.contract
   cluster               = var.cluster
   region                = var.region
+  cidr                  = var.cidr
   availability_zones    = var.availability_zones
   client_networks       = var.client_networks
   ami                   = var.ami

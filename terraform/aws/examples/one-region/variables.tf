@@ -60,3 +60,9 @@ variable "weights_bucket" {
   type        = string
   description = "The S3 bucket of the weights."
 }
+
+variable "cidr" {
+  type        = string
+  default     = "10.40.0.0/16"
+  description = "The network of the cluster."
+}

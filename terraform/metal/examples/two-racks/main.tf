@@ -13,6 +13,7 @@ module "contract" {
   pools            = var.pools
   prices           = var.prices
   machines         = { for n, m in var.machines : n => { pool = m.pool, zone = m.zone, rack = m.rack } }
+  network          = var.networks[0]
   server_addresses = [for n in sort(keys(var.servers)) : var.servers[n].address]
   server_count     = length(var.servers)
   artifacts        = var.artifacts

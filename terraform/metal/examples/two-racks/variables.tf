@@ -64,5 +64,5 @@ variable "tls" {
 
 variable "networks" {
   type        = list(string)
-  description = "From where Nomad and its jobs may be reached."
+  description = "From where Nomad and its jobs may be reached, the one that the machines themselves are in first."
 }
