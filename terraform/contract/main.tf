@@ -79,6 +79,7 @@ locals {
       what        = what
       nomad       = var.artifacts["nomad"]
       nvidia      = what == "client" ? try(var.artifacts["nomad-device-nvidia"], null) : null
+      llmops      = try(var.artifacts["llmops"], null)
       models_path = var.models_path
     })
   }

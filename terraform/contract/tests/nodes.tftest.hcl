@@ -90,6 +90,31 @@ run "prepare_comes_first" {
   }
 }
 
+run "what_is_installed" {
+  command = apply
+
+  assert {
+    condition     = strcontains(output.install["client"], "fetch nomad-device-nvidia") && !strcontains(output.install["server"], "fetch nomad-device-nvidia") && !strcontains(output.install["client"], "fetch llmops")
+    error_message = output.install["client"]
+  }
+}
+
+run "llmops_is_installed_too" {
+  command = apply
+  variables {
+    artifacts = {
+      nomad               = { url = "https://mirror.internal/nomad.zip", sha256 = "0000000000000000000000000000000000000000000000000000000000000000" }
+      nomad-device-nvidia = { url = "https://mirror.internal/nvidia.zip", sha256 = "1111111111111111111111111111111111111111111111111111111111111111" }
+      llmops              = { url = "https://mirror.internal/llmops.zip", sha256 = "2222222222222222222222222222222222222222222222222222222222222222" }
+    }
+  }
+
+  assert {
+    condition     = alltrue([for s in values(output.install) : strcontains(s, "fetch llmops 'https://mirror.internal/llmops.zip' '2222")])
+    error_message = output.install["server"]
+  }
+}
+
 run "cpu_pool_has_no_device_plugin" {
   command = apply
   variables {

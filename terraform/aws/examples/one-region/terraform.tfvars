@@ -39,6 +39,7 @@ prices = {}
 artifacts = {
   nomad               = { url = "https://WEIGHTS_BUCKET.s3.eu-central-1.amazonaws.com/artifacts/nomad_linux_amd64.zip", sha256 = "0000000000000000000000000000000000000000000000000000000000000000" }
   nomad-device-nvidia = { url = "https://WEIGHTS_BUCKET.s3.eu-central-1.amazonaws.com/artifacts/nomad-device-nvidia_linux_amd64.zip", sha256 = "0000000000000000000000000000000000000000000000000000000000000000" }
+  llmops              = { url = "https://WEIGHTS_BUCKET.s3.eu-central-1.amazonaws.com/artifacts/llmops_linux_amd64.zip", sha256 = "0000000000000000000000000000000000000000000000000000000000000000" }
 }
 
 ami            = "ami-00000000000000000"

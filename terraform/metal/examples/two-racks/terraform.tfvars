@@ -39,4 +39,5 @@ networks = ["10.20.0.0/16"]
 artifacts = {
   nomad               = { url = "https://mirror.internal/nomad_linux_amd64.zip", sha256 = "0000000000000000000000000000000000000000000000000000000000000000" }
   nomad-device-nvidia = { url = "https://mirror.internal/nomad-device-nvidia_linux_amd64.zip", sha256 = "0000000000000000000000000000000000000000000000000000000000000000" }
+  llmops              = { url = "https://mirror.internal/llmops_linux_amd64.zip", sha256 = "0000000000000000000000000000000000000000000000000000000000000000" }
 }
