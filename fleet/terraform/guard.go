@@ -96,7 +96,7 @@ func Guard(s *Summary, u *Use, p Permit) []Refusal {
 			continue
 		}
 		name := c.Node.Name
-		drain := "llmops fleet drain " + name + ", then plan again"
+		drain := "llmops fleet drain " + name + " --reason …, then plan again"
 		if u == nil {
 			refuse(name, "name the fleet that knows", "would be %s, and no fleet was asked what runs there", c.Action)
 			continue
