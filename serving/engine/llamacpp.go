@@ -67,7 +67,6 @@ var llamacpp = adapter{
 			Metrics: Metrics{Path: "/metrics", Names: map[Signal][]string{
 				Running: {"llamacpp:requests_processing"},
 				Waiting: {"llamacpp:requests_deferred"},
-				KVUse:   {"llamacpp:kv_cache_usage_ratio"}, // not emitted by current builds
 			}},
 		}
 	},
