@@ -128,7 +128,8 @@ type Job struct {
 
 // Group is a number of equal replicas. In Argv and Env the scheduler replaces
 // ${LLMOPS_ADDR} by the address the replica must listen on, ${LLMOPS_NONCE} by
-// the replica's nonce and ${LLMOPS_BIN} by the path of this program.
+// the replica's nonce, ${LLMOPS_ADMIN} by its second address, ${LLMOPS_DIR} by a
+// folder that it may write to and ${LLMOPS_BIN} by the path of this program.
 type Group struct {
 	Name  string            `json:"name"`
 	Near  string            `json:"near,omitempty"`
@@ -139,8 +140,12 @@ type Group struct {
 	GPU   Need              `json:"gpu"`
 	Check Check             `json:"check"`
 	Grace time.Duration     `json:"grace"`
-	// Addr fixes the address of the only replica; empty: the scheduler picks.
-	Addr string `json:"addr,omitempty"`
+	// Addr fixes the address of the only replica, or of all replicas the port where
+	// each has a node of its own; empty: the scheduler picks. Admin asks for a second
+	// address, for those who control the replica, and fixes it likewise; with port 0
+	// the scheduler picks.
+	Addr  string `json:"addr,omitempty"`
+	Admin string `json:"admin,omitempty"`
 }
 
 // Need is the accelerators one replica takes. The zero Need is a CPU replica.
@@ -162,6 +167,8 @@ type State string
 
 // The states of a replica. Running means that the process lives, Healthy that
 // its check answered; whether it produces tokens is for serving/deploy to see.
+// Unknown is a replica whose node is silent: it may live and serve, and counts for
+// nothing until the node is heard of again.
 const (
 	Pending  State = "pending"
 	Running  State = "running"
@@ -169,6 +176,7 @@ const (
 	Draining State = "draining"
 	Failed   State = "failed"
 	Stopped  State = "stopped"
+	Unknown  State = "unknown"
 )
 
 // Replica is one process of a group. Nonce is new with each start of the
@@ -178,6 +186,7 @@ type Replica struct {
 	Group  string    `json:"group"`
 	Node   string    `json:"node"`
 	Addr   string    `json:"addr,omitempty"`
+	Admin  string    `json:"admin,omitempty"`
 	Nonce  string    `json:"nonce,omitempty"`
 	Reason string    `json:"reason,omitempty"`
 	State  State     `json:"state"`

@@ -19,6 +19,12 @@ variable "zone" {
   description = "meta.zone of the nodes to run on; empty: any"
 }
 
+variable "driver" {
+  type        = string
+  default     = "raw_exec"
+  description = "raw_exec, or exec where a process shall have only what it is given"
+}
+
 variable "groups" {
   type = list(object({
     name     = string
@@ -26,6 +32,7 @@ variable "groups" {
     argv     = list(string)
     env      = map(string)
     port     = number # 0: Nomad picks
+    admin    = number # a second port, for controllers; 0: Nomad picks; -1: none
     path     = string # of the health check; empty: none
     interval = string
     timeout  = string
@@ -71,6 +78,13 @@ job "llmops" {
         delay    = "1s"
         mode     = "fail"
       }
+
+      # One whose node is silent is replaced, and goes on with whoever reaches it.
+      disconnect {
+        lost_after = "10m"
+        replace    = true
+        reconcile  = "keep_original"
+      }
       reschedule {
         delay          = "5s"
         delay_function = "exponential"
@@ -90,6 +104,18 @@ job "llmops" {
           labels   = ["http"]
           content {}
         }
+        dynamic "port" {
+          for_each = group.value.admin > 0 ? [group.value.admin] : []
+          labels   = ["admin"]
+          content {
+            static = port.value
+          }
+        }
+        dynamic "port" {
+          for_each = group.value.admin == 0 ? ["admin"] : []
+          labels   = ["admin"]
+          content {}
+        }
       }
       service {
         provider = "nomad"
@@ -107,7 +133,7 @@ job "llmops" {
       }
 
       task "main" {
-        driver       = "raw_exec"
+        driver       = var.driver
         kill_signal  = "SIGTERM"
         kill_timeout = group.value.grace # the client's max_kill_timeout must allow it
         config {

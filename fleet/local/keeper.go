@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -164,20 +165,34 @@ func held(path string) bool {
 	return err == nil && !ok
 }
 
+const anyPort = "127.0.0.1:0"
+
+// listenAt is addr, with a free port in the place of port 0.
+func listenAt(addr string) (string, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || port != "0" {
+		return addr, err
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port))
+	if err != nil {
+		return "", fmt.Errorf("finding a free port: %w", err)
+	}
+	return l.Addr().String(), l.Close()
+}
+
 // launch starts a new process under a new nonce.
 func (k *keeper) launch() (*process, error) {
 	k.rep.Starts++
 	var raw [12]byte
 	_, _ = rand.Read(raw[:])
 	nonce := hex.EncodeToString(raw[:])
-	addr := k.group.Addr
-	if addr == "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("finding a free port: %w", err)
-		}
-		addr = l.Addr().String()
-		if err := l.Close(); err != nil {
+	addr, err := listenAt(cmp.Or(k.group.Addr, anyPort))
+	if err != nil {
+		return nil, err
+	}
+	admin := ""
+	if k.group.Admin != "" {
+		if admin, err = listenAt(k.group.Admin); err != nil {
 			return nil, err
 		}
 	}
@@ -194,7 +209,7 @@ func (k *keeper) launch() (*process, error) {
 	if err := syscall.Flock(int(token.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, fmt.Errorf("locking nonce: %w", err)
 	}
-	expand := strings.NewReplacer("${LLMOPS_ADDR}", addr, "${LLMOPS_NONCE}", nonce, "${LLMOPS_BIN}", k.s.Bin).Replace
+	expand := strings.NewReplacer("${LLMOPS_ADDR}", addr, "${LLMOPS_ADMIN}", admin, "${LLMOPS_NONCE}", nonce, "${LLMOPS_DIR}", k.s.Dir, "${LLMOPS_BIN}", k.s.Bin).Replace
 	argv := make([]string, len(k.group.Argv))
 	for i, a := range k.group.Argv {
 		argv[i] = expand(a)
@@ -218,7 +233,7 @@ func (k *keeper) launch() (*process, error) {
 	if _, err := fmt.Fprintln(token, cmd.Process.Pid); err != nil {
 		k.s.Log.Error("writing nonce", "replica", k.id, "err", err)
 	}
-	k.rep.Nonce, k.rep.PID, k.rep.Addr, k.rep.Spec = nonce, cmd.Process.Pid, addr, specOf(k.group)
+	k.rep.Nonce, k.rep.PID, k.rep.Addr, k.rep.Admin, k.rep.Spec = nonce, cmd.Process.Pid, addr, admin, specOf(k.group)
 	k.note(context.Background(), fleet.Running, "")
 	return &process{pid: cmd.Process.Pid, lock: token.Name(), done: done}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"strings"
 	"time"
 
@@ -31,6 +32,7 @@ type groupVariables struct {
 	Argv     []string          `json:"argv"`
 	Env      map[string]string `json:"env"`
 	Port     int               `json:"port"`
+	Admin    int               `json:"admin"` // -1: no such port
 	Path     string            `json:"path"`
 	Interval string            `json:"interval"`
 	Timeout  string            `json:"timeout"`
@@ -41,7 +43,8 @@ type groupVariables struct {
 
 // placeholders are what stands for the program and for what only Nomad knows.
 func (o *Options) placeholders() *strings.Replacer {
-	return strings.NewReplacer("${LLMOPS_BIN}", o.Bin, "${LLMOPS_ADDR}", "${NOMAD_ADDR_http}", "${LLMOPS_NONCE}", "${NOMAD_ALLOC_ID}")
+	return strings.NewReplacer("${LLMOPS_BIN}", o.Bin, "${LLMOPS_ADDR}", "${NOMAD_ADDR_http}", "${LLMOPS_ADMIN}", "${NOMAD_ADDR_admin}",
+		"${LLMOPS_NONCE}", "${NOMAD_ALLOC_ID}", "${LLMOPS_DIR}", "${NOMAD_TASK_DIR}")
 }
 
 // file is the content of a variables file: JSON is HCL as well, but for the ${ that
@@ -63,8 +66,14 @@ func (o *Options) file(j fleet.Job) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("group %s of job %s: %w", g.Name, j.Name, err)
 		}
+		admin := -1
+		if g.Admin != "" {
+			if admin, err = portOf(g.Admin); err != nil {
+				return "", fmt.Errorf("group %s of job %s: %w", g.Name, j.Name, err)
+			}
+		}
 		gv := groupVariables{
-			Name: g.Name, Count: g.Count, Env: map[string]string{}, Port: port, Path: g.Check.Path,
+			Name: g.Name, Count: g.Count, Env: map[string]string{}, Port: port, Admin: admin, Path: g.Check.Path,
 			Interval: duration(g.Check.Interval, 10*time.Second), Timeout: duration(g.Check.Timeout, 3*time.Second), Grace: duration(g.Grace, 5*time.Second),
 			GPU: g.GPU.Kind, GPUs: g.GPU.Count,
 		}
@@ -76,8 +85,12 @@ func (o *Options) file(j fleet.Job) (string, error) {
 		}
 		v.Groups = append(v.Groups, gv)
 	}
+	all := map[string]any{"name": v.Name, "pool": v.Pool, "zone": v.Zone, "groups": v.Groups}
+	if o.Vars != nil {
+		maps.Copy(all, o.Vars(j))
+	}
 	var b strings.Builder
-	for key, value := range map[string]any{"name": v.Name, "pool": v.Pool, "zone": v.Zone, "groups": v.Groups} {
+	for key, value := range all {
 		text, err := json.Marshal(value)
 		if err != nil {
 			return "", err
@@ -101,8 +114,8 @@ func portOf(addr string) (int, error) {
 	}
 	i := strings.LastIndexByte(addr, ':')
 	var port int
-	if _, err := fmt.Sscanf(addr[i+1:], "%d", &port); err != nil || i < 0 || port < 1 || port > 65535 {
-		return 0, fmt.Errorf("address %q has no port from 1 to 65535", addr)
+	if _, err := fmt.Sscanf(addr[i+1:], "%d", &port); err != nil || i < 0 || port < 0 || port > 65535 {
+		return 0, fmt.Errorf("address %q has no port from 0 to 65535", addr)
 	}
 	return port, nil
 }

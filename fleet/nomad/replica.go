@@ -18,7 +18,7 @@ func replicas(allocs []*api.AllocationListStub, gone bool) []fleet.Replica {
 	var out []fleet.Replica
 	for _, a := range allocs {
 		switch a.ClientStatus {
-		case api.AllocClientStatusComplete, api.AllocClientStatusLost, api.AllocClientStatusUnknown:
+		case api.AllocClientStatusComplete, api.AllocClientStatusLost:
 			continue
 		case api.AllocClientStatusFailed:
 			if a.NextAllocation != "" || gone || a.DesiredStatus != api.AllocDesiredStatusRun {
@@ -32,11 +32,13 @@ func replicas(allocs []*api.AllocationListStub, gone bool) []fleet.Replica {
 }
 
 func replica(a *api.AllocationListStub, gone bool) fleet.Replica {
-	r := fleet.Replica{ID: a.ID, Group: a.TaskGroup, Node: a.NodeName, Addr: address(a), Since: time.Unix(0, a.ModifyTime).UTC(), Starts: starts(a)}
+	r := fleet.Replica{ID: a.ID, Group: a.TaskGroup, Node: a.NodeName, Addr: address(a, "http"), Admin: address(a, "admin"), Since: time.Unix(0, a.ModifyTime).UTC(), Starts: starts(a)}
 	r.Nonce = fmt.Sprintf("%s-%d", a.ID, r.Starts)
 	healthy := a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && *a.DeploymentStatus.Healthy
 	task, dead := state(a)
 	switch {
+	case a.ClientStatus == api.AllocClientStatusUnknown:
+		r.State, r.Reason = fleet.Unknown, "node "+a.NodeName+" is silent"
 	case gone || a.DesiredStatus != api.AllocDesiredStatusRun:
 		r.State = fleet.Draining
 	case a.ClientStatus == api.AllocClientStatusFailed:
@@ -95,12 +97,12 @@ func why(t *api.TaskState) string {
 	return ""
 }
 
-func address(a *api.AllocationListStub) string {
+func address(a *api.AllocationListStub, label string) string {
 	if a.AllocatedResources == nil {
 		return ""
 	}
 	for _, p := range a.AllocatedResources.Shared.Ports {
-		if p.Label == "http" {
+		if p.Label == label {
 			return fmt.Sprintf("%s:%d", p.HostIP, p.Value)
 		}
 	}
