@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -28,7 +27,6 @@ func Drive(ctx context.Context, d Deps, j *Journal, until string) (evidence.Outc
 	if until != "" && !slices.ContainsFunc(d.Stages, func(s Stage) bool { return s.Name == until }) {
 		return evidence.Inconclusive, fmt.Errorf("no stage is called %q", until)
 	}
-	d.Listen = cmp.Or(d.Listen, j.head.Options.Listen)
 	j.d = d
 	j.head.Until = until
 	ctx, stop := j.fence(ctx)

@@ -70,8 +70,8 @@ type Head struct {
 type Options struct {
 	RollbackOn []string `json:"rollback_on,omitempty"`
 	Only       bool     `json:"only,omitempty"`
-	Listen     string   `json:"listen,omitempty"`  // where the first router takes requests, when there is none yet
-	Routers    int      `json:"routers,omitempty"` // how many of them a fleet of one machine runs
+	Listen     string   `json:"listen,omitempty"`  // where the first router takes requests, when there is none yet; of a cluster, the port of all
+	Routers    int      `json:"routers,omitempty"` // how many of them a fleet runs
 	Again      bool     `json:"again,omitempty"`
 }
 

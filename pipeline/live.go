@@ -48,7 +48,11 @@ func Live(ctx context.Context, d Deps, spec Spec) (live bool, why string, err er
 		if string(now.Digest) != source {
 			return false, "the source has changed", nil
 		}
-		if err := deploy.Probe(ctx, d.Listen, spec.Name, version, spec.Task); err != nil {
+		at, err := RouterAddr(ctx, d.Scheduler)
+		if err != nil {
+			return false, "", err
+		}
+		if err := deploy.Probe(ctx, at, spec.Name, version, spec.Task); err != nil {
 			return false, "version " + version + " does not answer: " + err.Error(), nil
 		}
 		return true, "version " + version + " from run " + h.Run, nil

@@ -42,9 +42,8 @@ type Deps struct {
 	Blobs     fleet.Blobs
 	Scheduler fleet.Scheduler
 	Dir       string                                                 // where artefacts are laid out as files
-	Fleet     string                                                 // the file that names the fleet, for processes that a run starts; empty: this machine
+	Cluster   string                                                 // by what name a task finds the cluster that it is part of; empty: the fleet is this machine
 	Now       func() time.Time                                       // the wall clock, for records
-	Listen    string                                                 // where clients reach the router; empty: where the run's options say
 	Admins    func(context.Context) (map[string]*route.Admin, error) // the routers there are, by name
 	Stages    []Stage                                                // in order
 	Abandon   func(context.Context, *Attempt) error                  // takes a candidate off the fleet after a gate said no

@@ -79,7 +79,7 @@ func TestPromoteStopsWhatTheRouteNoLongerNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Listen = st.Replicas[0].Addr
+	routerAt(t, d, st.Replicas[0].Addr)
 	run := begin(t, d, "here")
 	j, err := Claim(t.Context(), d, run, "test")
 	if err != nil {
@@ -119,7 +119,7 @@ func TestFirstStaysFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Listen = st.Replicas[0].Addr
+	routerAt(t, d, st.Replicas[0].Addr)
 	doc, err := d.Store.Get(t.Context(), route.Name("a.model"))
 	if err != nil {
 		t.Fatal(err)
@@ -163,5 +163,18 @@ func TestFirstStaysFirst(t *testing.T) {
 	}
 	if first(attempt(begin(t, d, "elsewhere"))) {
 		t.Error("the second run is the first, too")
+	}
+}
+
+// routerAt puts a router on the fleet that answers at addr.
+func routerAt(t *testing.T, d Deps, addr string) {
+	t.Helper()
+	j := fleet.Job{Name: routerName, Kind: fleet.Router, Groups: []fleet.Group{{Name: "main", Count: 1, Argv: []string{"x"}, Addr: addr, Admin: addr}}}
+	if _, err := d.Store.Put(t.Context(), "job/"+routerName, mustJSON(j), 0); err != nil {
+		t.Fatal(err)
+	}
+	r := fleet.Replica{ID: routerName + "/main-0", Group: "main", Addr: addr, Admin: addr, State: fleet.Healthy}
+	if _, err := d.Store.Put(t.Context(), "replica/"+r.ID, mustJSON(r), 0); err != nil {
+		t.Fatal(err)
 	}
 }

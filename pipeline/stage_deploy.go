@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"llmops/evidence"
@@ -109,69 +108,6 @@ func up(ctx context.Context, a *Attempt, v Version, e Engine) (Arm, error) {
 	return Arm{Version: v, Ready: ready}, nil
 }
 
-// routerPatience bounds the wait for a router to see replicas that are up.
-const routerPatience = 10 * time.Second
-
-// MaxRouters is how many routers a run may have: what each has counted is in the
-// state of a canary, which must fit the head.
-const MaxRouters = 8
-
-// routers brings the fleet's routers up. A router that is there stays as it is.
-func routers(ctx context.Context, a *Attempt) error {
-	for i := range max(1, a.Opts.Routers) {
-		name := "router"
-		listen := a.Deps.Listen
-		if i > 0 {
-			name = fmt.Sprintf("router-%d", i+1)
-			listen = ""
-		}
-		st, err := a.Deps.Scheduler.Status(ctx, name)
-		if err != nil {
-			return err
-		}
-		j := st.Job
-		if st.Rev == 0 {
-			if j, err = routerJob(name, listen, a.Deps.Dir, a.Deps.Fleet); err != nil {
-				return err
-			}
-		}
-		if err := a.Intent(ctx, "start "+name, listen); err != nil {
-			return err
-		}
-		if err := deploy.Start(ctx, a.Deps.Scheduler, j, func(s string) { a.Progress(s, 0, 0) }); err != nil {
-			return fmt.Errorf("starting router on %s: %w", listen, err)
-		}
-	}
-	return nil
-}
-
-// routerJob is a router of this machine. Its addresses are fixed when the job
-// is made, so that a restarted router is the same one to everybody.
-func routerJob(name, listen, state, fleetFile string) (fleet.Job, error) {
-	addrs := [2]string{listen}
-	for i := range addrs {
-		if addrs[i] != "" {
-			continue
-		}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return fleet.Job{}, fmt.Errorf("finding a free port: %w", err)
-		}
-		addrs[i] = l.Addr().String()
-		if err := l.Close(); err != nil {
-			return fleet.Job{}, err
-		}
-	}
-	argv := []string{"${LLMOPS_BIN}", "router", "serve", "--listen", "${LLMOPS_ADDR}", "--admin", addrs[1], "--state", state, "--name", name}
-	if fleetFile != "" {
-		argv = append(argv, "--fleet", fleetFile)
-	}
-	return fleet.Job{Name: name, Version: "1", Kind: fleet.Router, Meta: map[string]string{"admin": addrs[1]},
-		Groups: []fleet.Group{{Name: "main", Count: 1, Addr: addrs[0],
-			Argv:  argv,
-			Check: fleet.Check{Path: "/health"}}}}, nil
-}
-
 // firstRoute sends the alias's traffic to its first version, when it has none.
 func firstRoute(ctx context.Context, a *Attempt, version string, out *DeployOutput) error {
 	c := a.control()
@@ -202,26 +138,6 @@ func firstRoute(ctx context.Context, a *Attempt, version string, out *DeployOutp
 		return err
 	}
 	return reachable(ctx, a)
-}
-
-// reachable waits for the router to have seen the first version's replicas:
-// until then it refuses what clients send to an alias that is said to be live.
-func reachable(ctx context.Context, a *Attempt) error {
-	ctx, cancel := context.WithTimeout(ctx, routerPatience)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := deploy.Probe(ctx, a.Deps.Listen, a.Spec.Name, "", a.Spec.Task)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("asking the router on %s: %w", a.Deps.Listen, err)
-		case <-tick.C:
-		}
-	}
 }
 
 // stable finds what is live, which in a first run is the parent.

@@ -14,10 +14,12 @@ import (
 	"llmops/serving/route"
 )
 
+func trafficName(s Spec) string { return fleet.Escape(s.Name) + "-traffic" }
+
 // trafficJob replays the spec's traffic file through the router, in a process of
 // its own, so that it neither knows nor depends on what the run does.
 func trafficJob(s Spec, listen string) fleet.Job {
-	return fleet.Job{Name: fleet.Escape(s.Name) + "-traffic", Version: "1", Kind: fleet.Traffic, Meta: map[string]string{"alias": s.Name},
+	return fleet.Job{Name: trafficName(s), Version: "1", Kind: fleet.Traffic, Meta: map[string]string{"alias": s.Name},
 		Groups: []fleet.Group{{Name: "main", Count: 1, Grace: 3 * time.Second,
 			Argv: []string{"${LLMOPS_BIN}", "traffic", "--replay", s.Traffic.Replay, "--to", "http://" + listen, "--name", s.Name}}}}
 }
@@ -27,7 +29,11 @@ func startTraffic(ctx context.Context, a *Attempt) error {
 	if a.Spec.Traffic.Replay == "" {
 		return nil
 	}
-	j := trafficJob(a.Spec, a.Deps.Listen)
+	at, err := RouterAddr(ctx, a.Deps.Scheduler)
+	if err != nil {
+		return err
+	}
+	j := trafficJob(a.Spec, at)
 	if err := a.Intent(ctx, "replay traffic", a.Spec.Traffic.Replay); err != nil {
 		return err
 	}
@@ -38,15 +44,15 @@ func stopTraffic(ctx context.Context, a *Attempt) error {
 	if a.Spec.Traffic.Replay == "" {
 		return nil
 	}
-	j := trafficJob(a.Spec, a.Deps.Listen)
-	st, err := a.Deps.Scheduler.Status(ctx, j.Name)
+	name := trafficName(a.Spec)
+	st, err := a.Deps.Scheduler.Status(ctx, name)
 	if err != nil || st.Rev == 0 && len(st.Replicas) == 0 {
 		return err
 	}
 	if err := a.Intent(ctx, "stop the replay", nil); err != nil {
 		return err
 	}
-	return deploy.Down(ctx, a.Deps.Scheduler, j.Name)
+	return deploy.Down(ctx, a.Deps.Scheduler, name)
 }
 
 // claimRoute takes the route for the run and returns the epoch to write under.
@@ -347,8 +353,7 @@ func promote(ctx context.Context, a *Attempt, version string) (canary.Delivery, 
 // for a token. A router that is out of reach is named: what it serves until it is
 // back is the standby.
 func promoted(ctx context.Context, a *Attempt, out PromoteOutput, missing []string) evidence.Verdict {
-	through := deploy.Probe(ctx, a.Deps.Listen, a.Spec.Name, out.Live, a.Spec.Task)
-	v := probed("the router answers from "+out.Live, through)
+	v := probed("the router answers from "+out.Live, a.through(ctx, out.Live))
 	parts := []evidence.Verdict{v}
 	if out.Standby != "" {
 		st, err := a.Deps.Scheduler.Status(ctx, JobName(a.Spec.Name, out.Standby))

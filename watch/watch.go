@@ -31,7 +31,7 @@ type Options struct {
 	Supervisor *local.Supervisor // of this machine
 	Store      fleet.Store       // where the runs are
 	Owner      string
-	Deps       func(ctx context.Context) (pipeline.Deps, error)
+	Deps       pipeline.Deps
 	Log        *slog.Logger
 }
 
@@ -67,11 +67,7 @@ func (h *host) standbys(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
-		d, err := h.o.Deps(ctx)
-		var notes []string
-		if err == nil {
-			notes, err = pipeline.TendStandbys(ctx, d)
-		}
+		notes, err := pipeline.TendStandbys(ctx, h.o.Deps)
 		for _, n := range notes {
 			h.o.Log.Warn(n)
 		}
@@ -159,16 +155,12 @@ func (h *host) more(ctx context.Context, head pipeline.Head) (pipeline.Head, boo
 // once claims the run and drives it. The error is of the claim: how the stages
 // ended is on record.
 func (h *host) once(ctx context.Context, head pipeline.Head, log *slog.Logger) error {
-	d, err := h.o.Deps(ctx)
-	if err != nil {
-		return err
-	}
-	j, err := pipeline.Claim(ctx, d, head.Run, h.o.Owner)
+	j, err := pipeline.Claim(ctx, h.o.Deps, head.Run, h.o.Owner)
 	if err != nil {
 		return err
 	}
 	log.Info("driving", "stage", head.Stage)
-	outcome, err := pipeline.Drive(ctx, d, j, head.Until)
+	outcome, err := pipeline.Drive(ctx, h.o.Deps, j, head.Until)
 	log.Info("left", "outcome", outcome, "err", err)
 	return nil
 }

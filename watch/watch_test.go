@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,7 +104,7 @@ func (b *bench) detached(alias, until string) string {
 func (b *bench) options(owner string) Options {
 	return Options{
 		Supervisor: &local.Supervisor{Store: b.store, Dir: b.dir}, Store: b.store, Owner: owner, Log: slog.New(slog.NewTextHandler(b.t.Output(), nil)),
-		Deps: func(context.Context) (pipeline.Deps, error) { return b.deps, nil },
+		Deps: b.deps,
 	}
 }
 
@@ -291,13 +292,25 @@ func TestGoesOnAfterTrouble(t *testing.T) {
 	if _, err := b.store.Put(t.Context(), "run/garbage", []byte("{"), 0); err != nil {
 		t.Fatal(err)
 	}
-	o, calls := b.options("watch-1"), 0
-	o.Deps = func(context.Context) (pipeline.Deps, error) {
-		if calls++; calls == 1 {
-			return b.deps, errors.New("disk full")
-		}
-		return b.deps, nil
-	}
+	o := b.options("watch-1")
+	full := &fullOnce{Store: o.Deps.Store}
+	o.Deps.Store = full
 	b.run(o)
 	b.await(b.detached("a", ""), pipeline.Done)
+	if !full.was.Load() {
+		t.Error("the store was never full")
+	}
+}
+
+// fullOnce is a store whose disk is full at the first write.
+type fullOnce struct {
+	fleet.Store
+	was atomic.Bool
+}
+
+func (s *fullOnce) Put(ctx context.Context, name string, body []byte, ifRev uint64) (uint64, error) {
+	if s.was.CompareAndSwap(false, true) {
+		return 0, errors.New("disk full")
+	}
+	return s.Store.Put(ctx, name, body, ifRev)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"llmops/fleet/local"
-	"llmops/pipeline"
 	"llmops/watch"
 )
 
@@ -81,17 +80,14 @@ func (e *env) watch(ctx context.Context, h *home) error {
 	}
 	defer release()
 	log := slog.New(slog.NewTextHandler(e.err, nil))
+	deps := h.deps()
+	deps.Point = e.faultPoint()
 	err = watch.Run(ctx, watch.Options{
 		Supervisor: &local.Supervisor{Store: h.local, Dir: h.dir, Bin: bin, Env: os.Environ(), Log: log},
 		Store:      h.store,
 		Owner:      owner,
 		Log:        log,
-		Deps: func(ctx context.Context) (pipeline.Deps, error) {
-			listen, err := h.listen(ctx)
-			d := h.deps(listen)
-			d.Point = e.faultPoint()
-			return d, err
-		},
+		Deps:       deps,
 	})
 	if errors.Is(err, local.ErrSupervised) {
 		return usage("%s: %w", h.dir, err)

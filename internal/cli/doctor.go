@@ -21,6 +21,7 @@ import (
 
 	"llmops/fleet"
 	"llmops/fleet/local"
+	"llmops/pipeline"
 )
 
 const (
@@ -230,24 +231,23 @@ func checkLoopback() check {
 	return check{c.Name, checkOK, "127.0.0.1 takes connections", "nothing"}
 }
 
-// checkRouters asks the routers of this state directory whether they answer,
-// or, when there is none, whether one could listen.
+// checkRouters asks the routers of this fleet whether they answer, or, when there is
+// none, whether one could listen.
 func (h *home) checkRouters(ctx context.Context, listen string) []check {
-	jobs, err := h.scheduler.Jobs(ctx)
+	all, err := h.routers(ctx)
 	if err != nil {
 		return []check{{"router", checkFail, err.Error(), "restore the file that is named, or choose another state directory with LLMOPS_HOME"}}
 	}
 	var out []check
-	for _, j := range jobs {
-		if j.Kind != fleet.Router {
-			continue
+	for _, st := range all {
+		for _, r := range pipeline.RoutersOf(st) {
+			c := check{"router", checkOK, fmt.Sprintf("%s of ours answers on %s", r.Name, r.Addr), "nothing; llmops down stops it"}
+			if err := answers(ctx, r.Addr); err != nil {
+				c.State, c.Found = checkWarn, fmt.Sprintf("%s of ours does not answer: %v", r.Name, err)
+				c.Do = fmt.Sprintf("see llmops logs %s; llmops down and the next onboard start anew", r.Replica)
+			}
+			out = append(out, c)
 		}
-		c := check{"router", checkOK, fmt.Sprintf("%s of ours answers on %s", j.Name, j.Groups[0].Addr), "nothing; llmops down stops it"}
-		if err := answers(ctx, j.Groups[0].Addr); err != nil {
-			c.State, c.Found = checkWarn, fmt.Sprintf("%s of ours does not answer: %v", j.Name, err)
-			c.Do = fmt.Sprintf("see llmops logs %s/main-0; llmops down and the next onboard start anew", j.Name)
-		}
-		out = append(out, c)
 	}
 	if len(out) == 0 {
 		out = append(out, checkFree(listen))

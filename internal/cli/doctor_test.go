@@ -93,7 +93,7 @@ func replica(t *testing.T, h *home, job string, registered bool, state fleet.Sta
 			t.Fatal(err)
 		}
 	}
-	b, err := json.Marshal(fleet.Replica{ID: job + "/main-0", Group: "main", State: state, Reason: "no weights"})
+	b, err := json.Marshal(fleet.Replica{ID: job + "/main-0", Group: "main", Addr: g.Addr, Admin: g.Addr, State: state, Reason: "no weights"})
 	if err != nil {
 		t.Fatal(err)
 	}

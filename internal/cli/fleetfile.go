@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"path/filepath"
+
+	"llmops/fleet"
 	"llmops/fleet/nomad"
 	"llmops/internal/config"
 	"llmops/jobs"
@@ -15,6 +18,9 @@ func (e *env) onFleet(h *home) error {
 	}
 	if path == "" {
 		return nil
+	}
+	if path == ownCluster {
+		return e.onOwnCluster(h)
 	}
 	f, err := config.FleetFile(path)
 	if err != nil {
@@ -37,7 +43,47 @@ func (e *env) onFleet(h *home) error {
 			return unwritable(err)
 		}
 	}
-	s := nomad.NewScheduler(client, nomad.Options{Namespace: n.Namespace, Files: jobs.Files, Bin: n.Bin, Pools: n.Pools})
-	h.fleet, h.scheduler, h.store = f.File, s, nomad.NewMembers(nomad.NewStore(client, n.Namespace), s)
+	h.on(f.File, nomad.NewStore(client, n.Namespace), nomad.NewScheduler(client, nomad.Options{Namespace: n.Namespace, Files: jobs.Files, File: jobFile, Bin: n.Bin, Pools: n.Pools, Vars: jobVars(n)}))
 	return nil
+}
+
+// ownCluster names the cluster that this process is a task of.
+const ownCluster = "nomad:"
+
+// onOwnCluster talks to the agent that started this process, as the task that it is.
+func (e *env) onOwnCluster(h *home) error {
+	secrets, token := e.getenv("NOMAD_SECRETS_DIR"), e.getenv("NOMAD_TOKEN")
+	if secrets == "" || token == "" {
+		return usage("--fleet %s is for a Nomad task with an identity block that has env = true; NOMAD_SECRETS_DIR or NOMAD_TOKEN is not set", ownCluster)
+	}
+	namespace := e.getenv("NOMAD_NAMESPACE")
+	client, err := nomad.Dial(nomad.Config{Address: "unix://" + filepath.Join(secrets, "api.sock"), Namespace: namespace, Token: token})
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	h.on(ownCluster, nomad.NewStore(client, namespace), nomad.NewScheduler(client, nomad.Options{Namespace: namespace, Files: jobs.Files, File: jobFile}))
+	return nil
+}
+
+// on puts h on a cluster.
+func (h *home) on(name string, store *nomad.Store, s *nomad.Scheduler) {
+	h.fleet, h.scheduler, h.store = name, s, nomad.NewMembers(store, s)
+}
+
+// jobFile is the job file of a job of ours.
+func jobFile(j fleet.Job) string {
+	if j.Kind == fleet.Router {
+		return "router.nomad.hcl"
+	}
+	return "process.nomad.hcl"
+}
+
+// jobVars are what the fleet's file says about job files.
+func jobVars(n config.Nomad) func(fleet.Job) map[string]any {
+	return func(fleet.Job) map[string]any {
+		if n.Driver == "" {
+			return nil
+		}
+		return map[string]any{"driver": n.Driver}
+	}
 }

@@ -100,42 +100,42 @@ func openHome(dir string) (*home, error) {
 	return &home{dir: dir, local: store, store: store, blobs: blobs, scheduler: local.NewScheduler(store, dir)}, nil
 }
 
-// admins lists the routers of the fleet by name.
-func (h *home) admins(ctx context.Context) (map[string]*route.Admin, error) {
+// routers are the jobs of the fleet's routers as they stand.
+func (h *home) routers(ctx context.Context) ([]fleet.Status, error) {
 	jobs, err := h.scheduler.Jobs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]*route.Admin{}
+	var out []fleet.Status
 	for _, j := range jobs {
-		if j.Kind == fleet.Router {
-			out[j.Name] = &route.Admin{Base: "http://" + j.Meta["admin"]}
+		if j.Kind != fleet.Router {
+			continue
 		}
+		st, err := h.scheduler.Status(ctx, j.Name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, st)
 	}
 	return out, nil
 }
 
-// listen is where the fleet's router takes requests, "" when there is none yet.
-func (h *home) listen(ctx context.Context) (string, error) {
-	jobs, err := h.scheduler.Jobs(ctx)
-	if err != nil {
-		return "", err
-	}
-	for _, j := range jobs {
-		if j.Kind == fleet.Router && j.Name == "router" {
-			return j.Groups[0].Addr, nil
-		}
-	}
-	return "", nil
+// admins lists the routers of the fleet by name.
+func (h *home) admins(ctx context.Context) (map[string]*route.Admin, error) {
+	all, err := h.routers(ctx)
+	return pipeline.Admins(all), err
 }
 
-// deps wires a run to this home, whose router, if there is one, is at listen.
-func (h *home) deps(listen string) pipeline.Deps {
-	return pipeline.Deps{
-		Store: h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Fleet: h.fleet, Now: time.Now,
-		Listen: listen, Admins: h.admins,
+// deps wires a run to this home.
+func (h *home) deps() pipeline.Deps {
+	d := pipeline.Deps{
+		Store: h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Now: time.Now, Admins: h.admins,
 		Stages: pipeline.Stages(), Abandon: pipeline.Abandon, Alive: h.alive,
 	}
+	if h.fleet != "" {
+		d.Cluster = ownCluster
+	}
+	return d
 }
 
 // own marks this process as a live owner of runs until release is called or

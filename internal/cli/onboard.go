@@ -92,8 +92,8 @@ when the candidate is live already.
 	}
 	c.Flags().StringVar(&f.from, "from", "", "reach the verdicts of this stage and all after it anew")
 	c.Flags().StringVar(&f.until, "until", "", "stop after this stage")
-	c.Flags().StringVar(&f.listen, "listen", defaultListen, "where the router takes requests, when it is not running yet")
-	c.Flags().IntVar(&f.routers, "routers", 1, "how many routers to run")
+	c.Flags().StringVar(&f.listen, "listen", defaultListen, "where the router takes requests, when it is not running yet; on a cluster the port of all")
+	c.Flags().IntVar(&f.routers, "routers", 1, "how many routers to run, each on a node of its own")
 	c.Flags().BoolVar(&f.detach, "detach", false, "let the background process drive the run")
 	c.Flags().BoolVar(&f.yes, "yes", false, "let the first version of the alias go live unasked")
 	c.Flags().BoolVar(&f.again, "again", false, "begin a run although the candidate is live: it is measured anew, and cannot be shadowed by itself")
@@ -135,11 +135,7 @@ func (e *env) onboard(ctx context.Context, spec pipeline.Spec, f onboardFlags) e
 	if err != nil {
 		return err
 	}
-	at, err := h.listen(ctx)
-	if err != nil {
-		return err
-	}
-	d := h.deps(at)
+	d := h.deps()
 	if !f.again && f.from == "" {
 		live, why, err := pipeline.Live(ctx, d, spec)
 		if err != nil {
@@ -153,9 +149,15 @@ func (e *env) onboard(ctx context.Context, spec pipeline.Spec, f onboardFlags) e
 	if err := e.confirmFirst(ctx, h, spec, f.yes); err != nil {
 		return err
 	}
-	if at == "" {
-		if err := free(f.listen); err != nil {
+	if h.fleet == "" {
+		at, err := pipeline.RouterAddr(ctx, h.scheduler)
+		if err != nil {
 			return err
+		}
+		if at == "" {
+			if err := free(f.listen); err != nil {
+				return err
+			}
 		}
 	}
 	owner, release, err := h.own("onboard")

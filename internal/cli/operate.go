@@ -59,7 +59,7 @@ func newStatusCmd(e *env) *cobra.Command {
 
 func (h *home) status(ctx context.Context) (s status, err error) {
 	s = status{State: h.dir, Watch: h.watched(), Aliases: []aliasStatus{}, Jobs: []fleet.Status{}, Runs: []pipeline.Head{}}
-	if s.Router, err = h.listen(ctx); err != nil {
+	if s.Router, err = pipeline.RouterAddr(ctx, h.scheduler); err != nil {
 		return s, err
 	}
 	jobs, err := h.scheduler.Jobs(ctx)

@@ -152,7 +152,7 @@ func (e *env) summary(ctx context.Context, h *home, head pipeline.Head, out evid
 	_ = w.Flush()
 	e.say("run %s: %s (%s)", head.Run, out, head.Reason)
 	e.say("report: %s", report)
-	at, err := h.listen(ctx)
+	at, err := pipeline.RouterAddr(ctx, h.scheduler)
 	if err != nil || at == "" {
 		return
 	}

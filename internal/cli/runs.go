@@ -175,11 +175,7 @@ func (e *env) goOn(ctx context.Context, h *home, head pipeline.Head, until strin
 	if err := e.ensureWatch(ctx, h); err != nil {
 		return err
 	}
-	listen, err := h.listen(ctx)
-	if err != nil {
-		return err
-	}
-	return e.drive(ctx, h, h.deps(listen), head.Run, owner, until)
+	return e.drive(ctx, h, h.deps(), head.Run, owner, until)
 }
 
 func newRunsApproveCmd(e *env) *cobra.Command {
@@ -199,7 +195,7 @@ func newRunsApproveCmd(e *env) *cobra.Command {
 			if _, err := h.readRun(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			if err := pipeline.Approve(cmd.Context(), h.deps(""), args[0], gate, e.who(), reason); err != nil {
+			if err := pipeline.Approve(cmd.Context(), h.deps(), args[0], gate, e.who(), reason); err != nil {
 				return &exitError{exitUsage, err}
 			}
 			e.say("recorded; llmops runs attach %s goes on", args[0])

@@ -22,6 +22,7 @@ type Nomad struct {
 	CACert, ClientCert, ClientKey string
 	Pools                         map[string]string // node pools by the pools that models name
 	Bin                           string            // llmops on every node; empty: this program, on one machine
+	Driver                        string            // of routers and plain processes; empty: what the job files say
 }
 
 type fleetFile struct {
@@ -37,6 +38,7 @@ type fleetFile struct {
 		ClientKey  scalar            `yaml:"client_key"`
 		Pools      map[string]scalar `yaml:"pools"`
 		Bin        scalar            `yaml:"bin"`
+		Driver     scalar            `yaml:"driver"`
 	} `yaml:"nomad"`
 }
 
@@ -67,7 +69,7 @@ func (f *fleetFile) fleet(r *reader) Fleet {
 		s   scalar
 	}{
 		{"nomad.address", n.Address}, {"nomad.namespace", n.Namespace}, {"nomad.region", n.Region}, {"nomad.ca_cert", n.CACert},
-		{"nomad.client_cert", n.ClientCert}, {"nomad.client_key", n.ClientKey}, {"nomad.bin", n.Bin},
+		{"nomad.client_cert", n.ClientCert}, {"nomad.client_key", n.ClientKey}, {"nomad.bin", n.Bin}, {"nomad.driver", n.Driver},
 	}
 	if out.Scheduler == "local" {
 		for _, k := range all {
@@ -80,7 +82,7 @@ func (f *fleetFile) fleet(r *reader) Fleet {
 	out.Nomad = Nomad{
 		Address: r.text(n.Address, ""), Namespace: r.text(n.Namespace, "default"), Region: r.text(n.Region, ""),
 		CACert: abs(dir, r.text(n.CACert, "")), ClientCert: abs(dir, r.text(n.ClientCert, "")), ClientKey: abs(dir, r.text(n.ClientKey, "")),
-		Pools: map[string]string{}, Bin: r.text(n.Bin, ""),
+		Pools: map[string]string{}, Bin: r.text(n.Bin, ""), Driver: r.oneOf("nomad.driver", n.Driver, "", "", "exec", "raw_exec"),
 	}
 	switch {
 	case out.Nomad.Address == "":
