@@ -200,8 +200,8 @@ func (s *Scheduler) Scale(ctx context.Context, job, group string, n int, ifRev u
 	}
 }
 
-// Stop implements fleet.Scheduler. The job is purged, since a stopped one would keep
-// its name.
+// Stop implements fleet.Scheduler. The job is left to Nomad's garbage collection: with
+// a job that is purged its allocations are forgotten while they still drain.
 func (s *Scheduler) Stop(ctx context.Context, job string) error {
 	now, err := s.info(ctx, job)
 	if err != nil || now == nil {
@@ -210,7 +210,7 @@ func (s *Scheduler) Stop(ctx context.Context, job string) error {
 	if _, err := fleetJob(now); err != nil {
 		return err
 	}
-	if _, _, err := s.client.Jobs().Deregister(job, true, s.write(ctx)); err != nil && status(err) != http.StatusNotFound {
+	if _, _, err := s.client.Jobs().Deregister(job, false, s.write(ctx)); err != nil && status(err) != http.StatusNotFound {
 		return fmt.Errorf("stopping job %s: %w", job, explain(err, s.needs("submit-job")))
 	}
 	return nil
