@@ -112,6 +112,37 @@ output "install" { value = module.contract.install["client"] }
 	}
 }
 
+func TestScriptsAreShell(t *testing.T) {
+	binary(t)
+	dir := copied(t)
+	for _, call := range []string{
+		`templatefile("aws/prepare.sh.tftpl", {cluster = "prod", region = "eu-central-1", mount = "/mnt/models"})`,
+		`templatefile("metal/templates/setup.sh.tftpl", {name = "iron1", gpus = 8})`,
+		`templatefile("metal/templates/setup.sh.tftpl", {name = "iron-server-0", gpus = 0})`,
+		`file("rehearsal/run.sh")`,
+	} {
+		cmd := exec.CommandContext(t.Context(), "terraform", "console")
+		cmd.Dir, cmd.Stdin = dir, strings.NewReader("jsonencode("+call+")\n")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s: %v", call, err)
+		}
+		// The console quotes a string, which is one of JSON here.
+		var quoted, text string
+		if err := json.Unmarshal(out, &quoted); err != nil {
+			t.Fatalf("%s: %v", call, err)
+		}
+		if err := json.Unmarshal([]byte(quoted), &text); err != nil {
+			t.Fatalf("%s: %v", call, err)
+		}
+		sh := exec.CommandContext(t.Context(), "sh", "-n")
+		sh.Stdin = strings.NewReader(text)
+		if out, err := sh.CombinedOutput(); err != nil || !strings.HasPrefix(text, "#!/bin/sh\n") {
+			t.Errorf("%s: %v\n%s", call, err, out)
+		}
+	}
+}
+
 // TestGPUKindsAreTheCatalogues keeps two lists one.
 func TestGPUKindsAreTheCatalogues(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root(t), "terraform", "contract", "main.tf"))

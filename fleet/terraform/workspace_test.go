@@ -202,7 +202,10 @@ func TestPlanThenApplyThatFileOnly(t *testing.T) {
 		t.Fatalf("inventory: %+v, %v", inv, err)
 	}
 
-	_, err = w.Apply(t.Context(), filepath.Join(dir, "fleet.plan"), ApplyOptions{})
+	_, err = w.Apply(t.Context(), filepath.Join(dir, "fleet.plan"), ApplyOptions{Confirm: func(*Summary) (bool, error) {
+		t.Error("a person is asked about a plan that cannot be applied")
+		return true, nil
+	}})
 	if !errors.Is(err, ErrStale) {
 		t.Fatalf("applying a plan twice: %v", err)
 	}
