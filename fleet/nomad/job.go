@@ -137,7 +137,7 @@ func (s *Scheduler) parse(j fleet.Job) (*api.Job, error) {
 	}
 	job, err := s.client.Jobs().ParseHCLOpts(&api.JobsParseRequest{JobHCL: string(hcl), Variables: vars, Canonicalize: true})
 	if err != nil {
-		return nil, fmt.Errorf("parsing %s for job %s: %w", name, j.Name, explain(err, "parse-job in namespace "+s.namespace))
+		return nil, fmt.Errorf("parsing %s for job %s: %w", name, j.Name, s.explain(err, "parse-job in namespace "+s.namespace))
 	}
 	if job.ID == nil || *job.ID != j.Name {
 		return nil, fmt.Errorf("parsing %s for job %s: the file must take its id from the variable name", name, j.Name)
@@ -157,19 +157,29 @@ func (s *Scheduler) parse(j fleet.Job) (*api.Job, error) {
 var errForeign = errors.New("it was not registered by llmops: choose another name, or remove it")
 
 // fleetJob is the reverse: what was registered, with the counts that hold now.
-func fleetJob(job *api.Job) (fleet.Job, error) {
+func fleetJob(id string, meta map[string]string, count func(group string) (int, bool)) (fleet.Job, error) {
 	var j fleet.Job
-	text, ok := job.Meta[metaJob]
+	text, ok := meta[metaJob]
 	if !ok {
-		return j, fmt.Errorf("job %s: %w", *job.ID, errForeign)
+		return j, fmt.Errorf("job %s: %w", id, errForeign)
 	}
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
-		return j, fmt.Errorf("job %s: reading %s of its meta: %w", *job.ID, metaJob, err)
+		return j, fmt.Errorf("job %s: reading %s of its meta: %w", id, metaJob, err)
 	}
 	for i := range j.Groups {
-		if g := job.LookupTaskGroup(j.Groups[i].Name); g != nil && g.Count != nil {
-			j.Groups[i].Count = *g.Count
+		if n, ok := count(j.Groups[i].Name); ok {
+			j.Groups[i].Count = n
 		}
 	}
 	return j, nil
+}
+
+func registeredJob(job *api.Job) (fleet.Job, error) {
+	return fleetJob(*job.ID, job.Meta, func(group string) (int, bool) {
+		g := job.LookupTaskGroup(group)
+		if g == nil || g.Count == nil {
+			return 0, false
+		}
+		return *g.Count, true
+	})
 }

@@ -90,18 +90,11 @@ func (m *Members) List(ctx context.Context, prefix string) ([]fleet.Doc, error) 
 		}
 	}
 	if virtual(prefix) || strings.HasPrefix(jobPrefix, prefix) || strings.HasPrefix(replicaPrefix, prefix) {
-		names, err := m.scheduler.names(ctx, "", nil)
+		jobs, err := m.scheduler.All(ctx, "")
 		if err != nil {
 			return nil, err
 		}
-		for _, name := range names {
-			st, err := m.scheduler.Status(ctx, name)
-			if isForeign(err) {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
+		for _, st := range jobs {
 			all, err := docs(st)
 			if err != nil {
 				return nil, err

@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,30 +16,48 @@ import (
 	"llmops/fleet"
 )
 
-// Nodes implements fleet.Scheduler. Zone and rack are the clients' meta.zone and
-// meta.rack; a GPU is an instance of a device of type gpu that its plugin calls
-// healthy.
-func (s *Scheduler) Nodes(ctx context.Context) ([]fleet.Node, error) {
-	q := s.read(ctx)
-	q.Params = map[string]string{"resources": "true"}
-	list, _, err := s.client.Nodes().List(q)
-	if err != nil {
-		return nil, fmt.Errorf("listing nodes: %w", explain(err, "node read"))
+// machine is what the list of nodes does not tell.
+type machine struct {
+	ModifyIndex   uint64
+	Meta          map[string]string
+	NodeResources struct {
+		Devices []*api.NodeDeviceResource
 	}
+}
+
+// Nodes implements fleet.Scheduler. Zone and rack are the clients' meta.zone and
+// meta.rack, without the former their datacenter; labels are all of their meta; a GPU
+// is an instance of a device of type gpu that its plugin calls healthy. It takes one
+// call to Nomad and one more for each node that changed since this Scheduler last
+// looked.
+func (s *Scheduler) Nodes(ctx context.Context) ([]fleet.Node, error) {
+	if err := s.check(ctx); err != nil {
+		return nil, err
+	}
+	list, err := s.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	machines := make([]machine, len(list))
+	if err := each(ctx, len(list), func(ctx context.Context, i int) (err error) {
+		machines[i], err = s.machine(ctx, list[i])
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	s.known.keepNodes(list)
 	out := make([]fleet.Node, len(list))
 	for i, n := range list {
+		m := machines[i]
 		out[i] = fleet.Node{
-			ID: n.Name, Zone: n.Attributes["meta.zone"], Rack: n.Attributes["meta.rack"], Pool: n.NodePool, Reason: n.StatusDescription,
+			ID: n.Name, Zone: cmp.Or(m.Meta["zone"], n.Datacenter), Rack: m.Meta["rack"], Pool: n.NodePool, Reason: n.StatusDescription,
 			Ready: n.Status == api.NodeStatusReady, Eligible: n.SchedulingEligibility == api.NodeSchedulingEligible, Draining: n.Drain,
-			Labels: maps.Clone(n.Attributes),
+			Labels: maps.Clone(m.Meta),
 		}
 		if n.LastDrain != nil && n.LastDrain.Meta[metaReason] != "" && !out[i].Eligible {
 			out[i].Reason = n.LastDrain.Meta[metaReason]
 		}
-		if n.NodeResources == nil {
-			continue
-		}
-		for _, d := range n.NodeResources.Devices {
+		for _, d := range m.NodeResources.Devices {
 			if d.Type != "gpu" {
 				continue
 			}
@@ -50,6 +69,51 @@ func (s *Scheduler) Nodes(ctx context.Context) ([]fleet.Node, error) {
 		}
 	}
 	return out, nil
+}
+
+func (s *Scheduler) nodes(ctx context.Context) ([]*api.NodeListStub, error) {
+	list, _, err := s.client.Nodes().List(s.read(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", s.explain(err, "node read"))
+	}
+	return list, nil
+}
+
+// machine asks for a node unless it is known at the index of the list. The list itself
+// could tell devices, but no labels, and of each core its speed.
+func (s *Scheduler) machine(ctx context.Context, stub *api.NodeListStub) (machine, error) {
+	s.known.mu.Lock()
+	m, ok := s.known.nodes[stub.ID]
+	s.known.mu.Unlock()
+	if ok && m.ModifyIndex == stub.ModifyIndex {
+		return m, nil
+	}
+	m = machine{}
+	_, err := s.client.Raw().Query("/v1/node/"+stub.ID, &m, s.read(ctx))
+	if status(err) == http.StatusNotFound { // since the list was read
+		return m, nil
+	}
+	if err != nil {
+		return m, fmt.Errorf("reading node %s: %w", stub.Name, s.explain(err, "node read"))
+	}
+	s.known.mu.Lock()
+	defer s.known.mu.Unlock()
+	if s.known.nodes == nil {
+		s.known.nodes = map[string]machine{}
+	}
+	s.known.nodes[stub.ID] = m
+	return m, nil
+}
+
+// keepNodes forgets all others.
+func (k *facts) keepNodes(list []*api.NodeListStub) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	there := make(map[string]bool, len(list))
+	for _, n := range list {
+		there[n.ID] = true
+	}
+	maps.DeleteFunc(k.nodes, func(id string, _ machine) bool { return !there[id] })
 }
 
 // memory is a device's in bytes, 0 when its plugin does not say.
@@ -67,9 +131,9 @@ const metaReason = "llmops_reason"
 
 // Drain implements fleet.Scheduler. The reason stays with the node.
 func (s *Scheduler) Drain(ctx context.Context, node, reason string, deadline time.Duration) error {
-	list, _, err := s.client.Nodes().List(s.read(ctx))
+	list, err := s.nodes(ctx)
 	if err != nil {
-		return fmt.Errorf("listing nodes: %w", explain(err, "node read"))
+		return err
 	}
 	for _, n := range list {
 		if n.Name != node && n.ID != node {
@@ -80,7 +144,7 @@ func (s *Scheduler) Drain(ctx context.Context, node, reason string, deadline tim
 			o = &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: deadline, IgnoreSystemJobs: true}, Meta: map[string]string{metaReason: reason}}
 		}
 		if _, err := s.client.Nodes().UpdateDrainOpts(n.ID, o, s.write(ctx)); err != nil {
-			return fmt.Errorf("draining node %s: %w", node, explain(err, "node write"))
+			return fmt.Errorf("draining node %s: %w", node, s.explain(err, "node write"))
 		}
 		return nil
 	}
@@ -89,14 +153,14 @@ func (s *Scheduler) Drain(ctx context.Context, node, reason string, deadline tim
 
 // Cordon closes a node to new allocations, or opens it again. Those it has stay.
 func (s *Scheduler) Cordon(ctx context.Context, node string, closed bool) error {
-	list, _, err := s.client.Nodes().List(s.read(ctx))
+	list, err := s.nodes(ctx)
 	if err != nil {
-		return fmt.Errorf("listing nodes: %w", explain(err, "node read"))
+		return err
 	}
 	for _, n := range list {
 		if n.Name == node || n.ID == node {
 			if _, err := s.client.Nodes().ToggleEligibility(n.ID, !closed, s.write(ctx)); err != nil {
-				return fmt.Errorf("changing the eligibility of node %s: %w", node, explain(err, "node write"))
+				return fmt.Errorf("changing the eligibility of node %s: %w", node, s.explain(err, "node write"))
 			}
 			return nil
 		}
@@ -112,7 +176,7 @@ func (s *Scheduler) Logs(ctx context.Context, replica string, follow bool) (io.R
 		return nil, fmt.Errorf("reading logs of %s: %w", replica, fleet.ErrNotFound)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading logs of %s: %w", replica, explain(err, s.needs("read-job")))
+		return nil, fmt.Errorf("reading logs of %s: %w", replica, s.explain(err, s.needs("read-job")))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	r, w := io.Pipe()
@@ -145,7 +209,7 @@ func (s *Scheduler) copyLog(ctx context.Context, w io.Writer, alloc *api.Allocat
 			if errors.Is(err, io.EOF) || ctx.Err() != nil {
 				return nil
 			}
-			return fmt.Errorf("reading %s of %s: %w", kind, alloc.ID, explain(err, s.needs("read-logs")))
+			return fmt.Errorf("reading %s of %s: %w", kind, alloc.ID, s.explain(err, s.needs("read-logs")))
 		case <-ctx.Done():
 			return nil
 		}

@@ -10,9 +10,7 @@
 package nomad
 
 import (
-	"errors"
 	"fmt"
-	"net/http"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -33,18 +31,4 @@ func Dial(c Config) (*api.Client, error) {
 		return nil, fmt.Errorf("reaching Nomad at %s: %w", c.Address, err)
 	}
 	return client, nil
-}
-
-// explain adds to an error of the API what the reader of it can do.
-func explain(err error, needs string) error {
-	var res api.UnexpectedResponseError
-	switch {
-	case err == nil || !errors.As(err, &res):
-		return err
-	case res.StatusCode() == http.StatusForbidden:
-		return fmt.Errorf("%w: the token lacks %s", err, needs)
-	case res.StatusCode() == http.StatusNotFound:
-		return fmt.Errorf("%w: the cluster knows no such endpoint or namespace; Nomad 1.8 or later is needed", err)
-	}
-	return err
 }

@@ -12,7 +12,7 @@ import (
 func (s *Scheduler) LintFile(hcl, vars string, c Cluster) ([]Finding, error) {
 	job, err := s.client.Jobs().ParseHCLOpts(&api.JobsParseRequest{JobHCL: hcl, Variables: vars, Canonicalize: true})
 	if err != nil {
-		return nil, fmt.Errorf("parsing: %w", explain(err, s.needs("parse-job")))
+		return nil, fmt.Errorf("parsing: %w", s.explain(err, s.needs("parse-job")))
 	}
 	return Lint(job, c), nil
 }

@@ -110,28 +110,47 @@ func address(a *api.AllocationListStub, label string) string {
 }
 
 // reasons say why a group cannot be placed, in the words of whoever can change it.
-func reasons(group string, m *api.AllocationMetric) []string {
+func reasons(g fleet.Group, m *api.AllocationMetric) []string {
 	var out []string
-	say := func(format string, args ...any) { out = append(out, "group "+group+": "+fmt.Sprintf(format, args...)) }
+	say := func(format string, args ...any) { out = append(out, "group "+g.Name+": "+fmt.Sprintf(format, args...)) }
 	for _, c := range sorted(m.ConstraintFiltered) {
+		if c == "missing devices" {
+			say("%d of %d nodes have no %s", m.ConstraintFiltered[c], m.NodesEvaluated, need(g))
+			continue
+		}
 		say("%d of %d nodes do not meet the constraint %s", m.ConstraintFiltered[c], m.NodesEvaluated, c)
 	}
 	for _, c := range sorted(m.ClassFiltered) {
 		say("%d of %d nodes are of class %s", m.ClassFiltered[c], m.NodesEvaluated, c)
 	}
 	for _, d := range sorted(m.DimensionExhausted) {
+		if strings.HasPrefix(d, "devices:") {
+			say("%d of %d nodes have not enough free: %s (%s): wait for some, or stop or scale down what holds them", m.DimensionExhausted[d], m.NodesEvaluated, need(g), d)
+			continue
+		}
 		say("%d of %d nodes have not enough of: %s", m.DimensionExhausted[d], m.NodesEvaluated, d)
 	}
 	for _, q := range m.QuotaExhausted {
 		say("the quota is used up: %s", q)
 	}
 	if m.NodesEvaluated == 0 {
-		say("no node is in pool %s and ready", cmp.Or(m.NodePool, "default"))
+		say("no node is in pool %s, ready and eligible", cmp.Or(m.NodePool, "default"))
 	}
 	if len(out) == 0 {
 		say("no node has room")
 	}
 	return out
+}
+
+func sentence(reasons []string) string { return strings.Join(reasons, "; ") }
+
+// need is the GPUs that a replica takes, as nvidia-smi and the job file name them.
+func need(g fleet.Group) string {
+	kind := "GPU"
+	if g.GPU.Kind != "" {
+		kind = fmt.Sprintf("GPU of the kind %q", g.GPU.Kind)
+	}
+	return fmt.Sprintf("%d × %s", max(g.GPU.Count, 1), kind)
 }
 
 func sorted(m map[string]int) []string {

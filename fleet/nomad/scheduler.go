@@ -1,16 +1,11 @@
 package nomad
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -29,49 +24,34 @@ type Options struct {
 
 // Scheduler places jobs in a Nomad cluster.
 type Scheduler struct {
-	client    *api.Client
-	namespace string
-	o         Options
+	*cluster
+	o     Options
+	known facts
 }
 
 var _ fleet.Scheduler = (*Scheduler)(nil)
 
 // NewScheduler places jobs with the client's address and token.
 func NewScheduler(c *api.Client, o Options) *Scheduler {
-	return &Scheduler{client: c, namespace: cmp.Or(o.Namespace, api.DefaultNamespace), o: o}
+	return &Scheduler{cluster: newCluster(c, o.Namespace), o: o}
 }
-
-func (s *Scheduler) read(ctx context.Context) *api.QueryOptions {
-	return (&api.QueryOptions{Namespace: s.namespace}).WithContext(ctx)
-}
-
-func (s *Scheduler) write(ctx context.Context) *api.WriteOptions {
-	return (&api.WriteOptions{Namespace: s.namespace}).WithContext(ctx)
-}
-
-func (s *Scheduler) needs(what string) string { return what + " in namespace " + s.namespace }
 
 // info is nil for a job that is not registered, or was stopped.
 func (s *Scheduler) info(ctx context.Context, name string) (*api.Job, error) {
+	if err := s.check(ctx); err != nil {
+		return nil, err
+	}
 	job, _, err := s.client.Jobs().Info(name, s.read(ctx))
 	if status(err) == http.StatusNotFound {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading job %s: %w", name, explain(err, s.needs("read-job")))
+		return nil, fmt.Errorf("reading job %s: %w", name, s.explain(err, s.needs("read-job")))
 	}
 	if job.Stop != nil && *job.Stop {
 		return nil, nil
 	}
 	return job, nil
-}
-
-func status(err error) int {
-	var res api.UnexpectedResponseError
-	if errors.As(err, &res) {
-		return res.StatusCode()
-	}
-	return 0
 }
 
 // Plan implements fleet.Scheduler.
@@ -85,7 +65,7 @@ func (s *Scheduler) Plan(ctx context.Context, j fleet.Job) (fleet.Plan, error) {
 		return fleet.Plan{}, err
 	}
 	if now != nil {
-		if _, err := fleetJob(now); err != nil {
+		if _, err := registeredJob(now); err != nil {
 			return fleet.Plan{}, err
 		}
 		keepCounts(job, now)
@@ -97,11 +77,13 @@ func (s *Scheduler) Plan(ctx context.Context, j fleet.Job) (fleet.Plan, error) {
 	}
 	res, _, err := s.client.Jobs().PlanOpts(job, &api.PlanOptions{Diff: true}, s.write(ctx))
 	if err != nil {
-		return fleet.Plan{}, fmt.Errorf("planning job %s: %w", j.Name, explain(err, s.needs("submit-job")))
+		return fleet.Plan{}, fmt.Errorf("planning job %s: %w", j.Name, s.explain(err, s.needs("submit-job")))
 	}
 	p := fleet.Plan{Fits: len(res.FailedTGAllocs) == 0, Changes: changes(res.Diff)}
-	for _, g := range slices.Sorted(maps.Keys(res.FailedTGAllocs)) {
-		p.Reasons = append(p.Reasons, reasons(g, res.FailedTGAllocs[g])...)
+	for _, g := range j.Groups {
+		if m := res.FailedTGAllocs[g.Name]; m != nil {
+			p.Reasons = append(p.Reasons, reasons(g, m)...)
+		}
 	}
 	return p, nil
 }
@@ -133,7 +115,7 @@ func (s *Scheduler) Apply(ctx context.Context, j fleet.Job, ifRev uint64) (uint6
 		if index, err = s.stopped(ctx, j.Name); err != nil {
 			return 0, err
 		}
-	} else if _, err := fleetJob(now); err != nil {
+	} else if _, err := registeredJob(now); err != nil {
 		return 0, err
 	} else if ifRev == 0 {
 		return 0, fmt.Errorf("registering job %s: %w: it is registered at revision %d", j.Name, fleet.ErrConflict, *now.JobModifyIndex)
@@ -153,7 +135,7 @@ func (s *Scheduler) stopped(ctx context.Context, name string) (uint64, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("reading job %s: %w", name, explain(err, s.needs("read-job")))
+		return 0, fmt.Errorf("reading job %s: %w", name, s.explain(err, s.needs("read-job")))
 	}
 	return *job.JobModifyIndex, nil
 }
@@ -163,7 +145,7 @@ func (s *Scheduler) lost(err error, needs string) error {
 	if err != nil && strings.Contains(err.Error(), "Enforcing job modify index") || strings.Contains(err.Error(), "job modify index") {
 		return fmt.Errorf("%w: %w", fleet.ErrConflict, err)
 	}
-	return explain(err, s.needs(needs))
+	return s.explain(err, s.needs(needs))
 }
 
 // Scale implements fleet.Scheduler.
@@ -207,208 +189,11 @@ func (s *Scheduler) Stop(ctx context.Context, job string) error {
 	if err != nil || now == nil {
 		return err
 	}
-	if _, err := fleetJob(now); err != nil {
+	if _, err := registeredJob(now); err != nil {
 		return err
 	}
 	if _, _, err := s.client.Jobs().Deregister(job, false, s.write(ctx)); err != nil && status(err) != http.StatusNotFound {
-		return fmt.Errorf("stopping job %s: %w", job, explain(err, s.needs("submit-job")))
+		return fmt.Errorf("stopping job %s: %w", job, s.explain(err, s.needs("submit-job")))
 	}
 	return nil
-}
-
-// Status implements fleet.Scheduler.
-func (s *Scheduler) Status(ctx context.Context, job string) (fleet.Status, error) {
-	st := fleet.Status{Job: fleet.Job{Name: job}}
-	now, err := s.info(ctx, job)
-	if err != nil {
-		return st, err
-	}
-	if now != nil {
-		if st.Job, err = fleetJob(now); err != nil {
-			return st, err
-		}
-		st.Rev = *now.JobModifyIndex
-	}
-	q := s.read(ctx)
-	q.Params = map[string]string{"resources": "true"}
-	q.Filter = fmt.Sprintf("JobID == %q", job)
-	allocs, _, err := s.client.Allocations().List(q)
-	if err != nil {
-		return st, fmt.Errorf("listing allocations of job %s: %w", job, explain(err, s.needs("read-job")))
-	}
-	st.Replicas = replicas(allocs, now == nil)
-	s.recheck(ctx, st.Replicas)
-	return st, nil
-}
-
-// recheck asks the client of a replica that runs and has not been found healthy: a
-// change of its job's count begins a deployment in which it is judged anew, although
-// nothing has happened to it.
-func (s *Scheduler) recheck(ctx context.Context, replicas []fleet.Replica) {
-	for i, r := range replicas {
-		if r.State != fleet.Running {
-			continue
-		}
-		checks, err := s.client.Allocations().Checks(r.ID, s.read(ctx))
-		if err != nil || len(checks) == 0 {
-			continue // it stays what it was: running, and not known to answer
-		}
-		ok := true
-		for _, c := range checks {
-			ok = ok && c.Status == "success"
-		}
-		if ok {
-			replicas[i].State = fleet.Healthy
-		}
-	}
-}
-
-// Watch implements fleet.Scheduler. The event stream says when to look; what is told
-// is what was looked at, so that a stream that broke off, or missed events, costs
-// nothing but time.
-func (s *Scheduler) Watch(ctx context.Context, prefix string, fn func(fleet.Status) error) error {
-	told := map[string]string{}
-	look := func() error {
-		names, err := s.names(ctx, prefix, told)
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			st, err := s.Status(ctx, name)
-			if isForeign(err) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if now := fmt.Sprintf("%+v", st); told[name] != now {
-				told[name] = now
-				if err := fn(st); err != nil {
-					return toldError{err}
-				}
-			}
-			if st.Rev == 0 && len(st.Replicas) == 0 {
-				delete(told, name)
-			}
-		}
-		return nil
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	wake := make(chan struct{}, 1)
-	go s.events(ctx, wake)
-	tick := time.NewTicker(atLeast)
-	defer tick.Stop()
-	for {
-		err := look()
-		var told toldError
-		switch {
-		case errors.As(err, &told):
-			return told.error
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil && !passes(err):
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		case <-wake:
-		}
-	}
-}
-
-func isForeign(err error) bool { return errors.Is(err, errForeign) }
-
-// Jobs lists what llmops has registered.
-func (s *Scheduler) Jobs(ctx context.Context) ([]fleet.Job, error) {
-	names, err := s.names(ctx, "", map[string]string{"": ""})
-	if err != nil {
-		return nil, err
-	}
-	var out []fleet.Job
-	for _, name := range names {
-		if name == "" {
-			continue
-		}
-		now, err := s.info(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		if now == nil {
-			continue
-		}
-		j, err := fleetJob(now)
-		if isForeign(err) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, j)
-	}
-	return out, nil
-}
-
-// names are the jobs to look at: those that are there, those that were told of, and at
-// first those that are gone while replicas of theirs still drain, with the one that
-// the prefix names.
-func (s *Scheduler) names(ctx context.Context, prefix string, told map[string]string) ([]string, error) {
-	q := s.read(ctx)
-	q.Prefix = prefix
-	jobs, _, err := s.client.Jobs().List(q)
-	if err != nil {
-		return nil, fmt.Errorf("listing jobs: %w", explain(err, s.needs("list-jobs")))
-	}
-	set := map[string]bool{}
-	for _, j := range jobs {
-		set[j.ID] = true
-	}
-	if len(told) == 0 {
-		allocs, _, err := s.client.Allocations().List(s.read(ctx))
-		if err != nil {
-			return nil, fmt.Errorf("listing allocations: %w", explain(err, s.needs("read-job")))
-		}
-		for _, a := range allocs {
-			if strings.HasPrefix(a.JobID, prefix) && len(replicas([]*api.AllocationListStub{a}, true)) > 0 {
-				set[a.JobID] = true
-			}
-		}
-		if prefix != "" {
-			set[prefix] = true
-		}
-	}
-	for name := range told {
-		set[name] = true
-	}
-	return slices.Sorted(maps.Keys(set)), nil
-}
-
-// atLeast is how often is looked without an event: the stream's buffer is finite, and
-// a check's outcome is no event.
-const atLeast = 2 * time.Second
-
-// events wakes whenever the cluster changes jobs or allocations. A stream that ends,
-// or cannot be had, is begun anew: the ticker looks meanwhile. Opening one takes until
-// its first event comes.
-func (s *Scheduler) events(ctx context.Context, wake chan<- struct{}) {
-	topics := map[api.Topic][]string{api.TopicJob: {"*"}, api.TopicAllocation: {"*"}}
-	for ctx.Err() == nil {
-		stream, err := s.client.EventStream().Stream(ctx, topics, 0, s.read(ctx))
-		if err == nil {
-			for e := range stream {
-				if e.Err != nil {
-					break
-				}
-				select {
-				case wake <- struct{}{}:
-				default:
-				}
-			}
-		}
-		if sleep(ctx, pause) != nil {
-			return
-		}
-	}
 }

@@ -28,21 +28,12 @@ const patience, pause = 5 * time.Minute, time.Second
 
 // Store keeps documents as variables of one namespace.
 type Store struct {
-	client    *api.Client
-	namespace string
+	*cluster
 }
 
 // NewStore uses the variables below Root in a namespace; empty is Nomad's default.
 func NewStore(c *api.Client, namespace string) *Store {
-	return &Store{client: c, namespace: cmp.Or(namespace, api.DefaultNamespace)}
-}
-
-func (s *Store) read(ctx context.Context) *api.QueryOptions {
-	return (&api.QueryOptions{Namespace: s.namespace}).WithContext(ctx)
-}
-
-func (s *Store) write(ctx context.Context) *api.WriteOptions {
-	return (&api.WriteOptions{Namespace: s.namespace}).WithContext(ctx)
+	return &Store{newCluster(c, namespace)}
 }
 
 // path is the variable of a document, whose name is the longer by Root.
@@ -57,7 +48,10 @@ func path(name string) (string, error) {
 	return p, nil
 }
 
-func needs(what string) string { return fmt.Sprintf("%s on variables %q", what, Root+"*") }
+// variables says what a token must be allowed to do.
+func (s *Store) variables(what string) string {
+	return s.needs(fmt.Sprintf("%s on variables %q", what, Root+"*"))
+}
 
 // Get implements fleet.Store.
 func (s *Store) Get(ctx context.Context, name string) (fleet.Doc, error) {
@@ -65,18 +59,24 @@ func (s *Store) Get(ctx context.Context, name string) (fleet.Doc, error) {
 	if err != nil {
 		return fleet.Doc{}, err
 	}
+	if err := s.check(ctx); err != nil {
+		return fleet.Doc{}, err
+	}
 	v, _, err := s.client.Variables().Read(p, s.read(ctx))
 	if errors.Is(err, api.ErrVariablePathNotFound) {
 		return fleet.Doc{}, fmt.Errorf("document %s: %w", name, fleet.ErrNotFound)
 	}
 	if err != nil {
-		return fleet.Doc{}, fmt.Errorf("reading document %s: %w", name, explain(err, needs("read")))
+		return fleet.Doc{}, fmt.Errorf("reading document %s: %w", name, s.explain(err, s.variables("read")))
 	}
 	return fleet.Doc{Name: name, Rev: v.ModifyIndex, Body: []byte(v.Items[body])}, nil
 }
 
 // List implements fleet.Store.
 func (s *Store) List(ctx context.Context, prefix string) ([]fleet.Doc, error) {
+	if err := s.check(ctx); err != nil {
+		return nil, err
+	}
 	docs, _, err := s.list(prefix, s.read(ctx))
 	return docs, err
 }
@@ -84,7 +84,7 @@ func (s *Store) List(ctx context.Context, prefix string) ([]fleet.Doc, error) {
 func (s *Store) list(prefix string, q *api.QueryOptions) ([]fleet.Doc, uint64, error) {
 	all, meta, err := s.client.Variables().PrefixList(Root+prefix, q)
 	if err != nil {
-		return nil, 0, fmt.Errorf("listing documents %s*: %w", prefix, explain(err, needs("list")))
+		return nil, 0, fmt.Errorf("listing documents %s*: %w", prefix, s.explain(err, s.variables("list")))
 	}
 	var docs []fleet.Doc
 	for _, v := range all {
@@ -104,15 +104,18 @@ func (s *Store) Put(ctx context.Context, name string, text []byte, ifRev uint64)
 	}
 	switch {
 	case len(text) > fleet.MaxBody:
-		return 0, fmt.Errorf("document %s has %d bytes, want at most %d", name, len(text), fleet.MaxBody)
+		return 0, fmt.Errorf("document %s has %d bytes, want at most %d: what is large belongs into blobs, and its digest here", name, len(text), fleet.MaxBody)
 	case !utf8.Valid(text):
 		return 0, fmt.Errorf("document %s is not UTF-8", name)
+	}
+	if err := s.check(ctx); err != nil {
+		return 0, err
 	}
 	v := &api.Variable{Namespace: s.namespace, Path: p, ModifyIndex: ifRev, Items: api.VariableItems{body: string(text)}}
 	// Without an index the update creates, and only if nothing is there.
 	out, _, err := s.client.Variables().CheckedUpdate(v, s.write(ctx))
 	if err != nil {
-		return 0, fmt.Errorf("writing document %s: %w", name, conflict(err))
+		return 0, fmt.Errorf("writing document %s: %w", name, s.conflict(err))
 	}
 	return out.ModifyIndex, nil
 }
@@ -127,17 +130,17 @@ func (s *Store) Delete(ctx context.Context, name string, ifRev uint64) error {
 		return err
 	}
 	if _, err := s.client.Variables().CheckedDelete(p, ifRev, s.write(ctx)); err != nil {
-		return fmt.Errorf("deleting document %s: %w", name, conflict(err))
+		return fmt.Errorf("deleting document %s: %w", name, s.conflict(err))
 	}
 	return nil
 }
 
-func conflict(err error) error {
+func (s *Store) conflict(err error) error {
 	var lost api.ErrCASConflict
 	if errors.As(err, &lost) {
 		return fmt.Errorf("%w: at revision %d, wanted %d", fleet.ErrConflict, lost.Conflict.ModifyIndex, lost.CheckIndex)
 	}
-	return explain(err, needs("write"))
+	return s.explain(err, s.variables("write"))
 }
 
 // Watch implements fleet.Store, by blocking queries: variables are no topic of the
@@ -149,7 +152,12 @@ func (s *Store) Watch(ctx context.Context, prefix string, fn func(fleet.Doc) err
 	for {
 		q := s.read(ctx)
 		q.WaitIndex, q.WaitTime = index, patience
-		docs, next, err := s.list(prefix, q)
+		err := s.check(ctx)
+		var docs []fleet.Doc
+		next := index
+		if err == nil {
+			docs, next, err = s.list(prefix, q)
+		}
 		if err == nil {
 			err = s.tell(ctx, docs, known, fn)
 		}
@@ -207,12 +215,6 @@ func (s *Store) tell(ctx context.Context, docs []fleet.Doc, known map[string]uin
 		}
 	}
 	return nil
-}
-
-// passes tells failures that the next try may not have.
-func passes(err error) bool {
-	var res api.UnexpectedResponseError
-	return !errors.As(err, &res) || res.StatusCode() >= 500
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

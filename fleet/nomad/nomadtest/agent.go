@@ -95,7 +95,7 @@ func clientConfig(n int, server string, ports []int) map[string]any {
 	return map[string]any{
 		"name": fmt.Sprint("test-", n+1), "disable_update_check": true, "bind_addr": "127.0.0.1",
 		"advertise": map[string]string{"http": "127.0.0.1", "rpc": "127.0.0.1", "serf": "127.0.0.1"},
-		"ports": map[string]int{"http": ports[0], "rpc": ports[1], "serf": ports[2]},
+		"ports":     map[string]int{"http": ports[0], "rpc": ports[1], "serf": ports[2]},
 		"client": map[string]any{
 			"enabled": true, "servers": []string{server}, "options": options, "max_kill_timeout": "2m", "network_interface": "lo",
 			"min_dynamic_port": 26000 + 1000*n, "max_dynamic_port": 26999 + 1000*n,
