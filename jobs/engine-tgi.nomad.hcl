@@ -70,6 +70,12 @@ variable "inside" {
   description = "the port on which argv lets the engine listen, inside the container"
 }
 
+variable "network_mode" {
+  type        = string
+  default     = ""
+  description = "host, where caches are handed over by RDMA; argv then listens on $${NOMAD_HOST_PORT_http}"
+}
+
 variable "models" {
   type        = string
   default     = "models"
@@ -257,10 +263,11 @@ job "llmops" {
         kill_signal  = "SIGTERM"
         kill_timeout = group.value.grace # the client's max_kill_timeout must allow it
         config {
-          image    = try(group.value.image, "") == "" ? var.image : group.value.image
-          args     = slice(group.value.argv, 1, length(group.value.argv)) # after the image's own entry point
-          ports    = ["http"]
-          ipc_mode = "host" # tensor parallelism shares memory; a container has 64 MiB
+          image        = try(group.value.image, "") == "" ? var.image : group.value.image
+          args         = slice(group.value.argv, 1, length(group.value.argv)) # after the image's own entry point
+          ports        = ["http"]
+          network_mode = var.network_mode
+          ipc_mode     = "host" # tensor parallelism shares memory; a container has 64 MiB
         }
         env = group.value.env
         volume_mount {

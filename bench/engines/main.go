@@ -3,7 +3,7 @@
 // a token under the alias, exposes the metrics, loads an adapter, sleeps and wakes, and
 // does on SIGTERM what is said. run.sh installs the engines that PyPI has.
 //
-//	go run ./bench/engines -engine vllm -model DIR [-lora DIR] [-set max_num_seqs=4] -- BIN
+//	go run ./bench/engines -engine vllm -model DIR [-lora DIR] [-sleep] -- BIN
 //
 // What follows is put in place of the command line's first words: the program's path.
 package main
@@ -47,6 +47,7 @@ func main() {
 	flag.IntVar(&s.MaxNumBatchedTokens, "max-num-batched-tokens", 512, "tokens of a step")
 	flag.DurationVar(&s.Drain, "drain", 0, "how long it may go on after SIGTERM")
 	flag.StringVar(&s.Speculative.Method, "speculative", "", "guess ahead by this method")
+	flag.IntVar(&s.Speculative.MaxBatch, "speculative-max-batch", 0, "but not while more sequences than this are computed")
 	flag.Func("env", "NAME=VALUE, more than once", func(text string) error {
 		if s.Env == nil {
 			s.Env = map[string]string{}

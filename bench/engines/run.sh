@@ -81,7 +81,7 @@ P
   fi
   adapter
   "$env/bin/engines" -engine vllm -release "$version" -model "$weights" -max-model-len 2048 -max-num-batched-tokens 2048 -drain 30s -lora "$env/adapter" \
-    -env VLLM_CPU_KVCACHE_SPACE=1 -env VLLM_NO_USAGE_STATS=1 -env HF_HUB_OFFLINE=1 -- "$env/bin/vllm"
+    -speculative ngram -speculative-max-batch 2 -env VLLM_CPU_KVCACHE_SPACE=1 -env VLLM_NO_USAGE_STATS=1 -env HF_HUB_OFFLINE=1 -- "$env/bin/vllm"
 }
 
 for engine in "$@"; do
