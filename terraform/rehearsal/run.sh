@@ -104,6 +104,7 @@ nomad:
   client_cert: tls/prod-cli-nomad.pem
   client_key: tls/prod-cli-nomad-key.pem
   bin: $(command -v llmops)
+  driver: raw_exec
   pools: {"": interactive, interactive: interactive}
 END
 export LLMOPS_FLEET="$work/prod.yaml"
