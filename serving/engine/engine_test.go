@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"encoding/json"
+	"flag"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"encoding/json"
-
 	"llmops/fleet"
 )
+
+var argvs = flag.String("argvs", "", "write what TestFlags tests to this folder, for bench/engines/parse.py")
 
 func base(kind string) Serve {
 	s := Serve{Kind: kind, Alias: "freight", Version: "v1", Dir: "/m", Replicas: 2}
@@ -145,7 +147,7 @@ func TestFlags(t *testing.T) {
 	for _, file := range files {
 		kind, release, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".txt"), "-")
 		seen[kind] = true
-		known := help(t, file)
+		known, lines := help(t, file), map[string][]string{}
 		for _, option := range slices.Sorted(maps.Keys(each)) {
 			s := base(kind)
 			s.Release = release
@@ -154,10 +156,16 @@ func TestFlags(t *testing.T) {
 			if err != nil {
 				continue // TestOptions tells whether it may
 			}
+			lines[option] = g.Argv
 			for _, flag := range given(t, g) {
 				if !known[flag] {
 					t.Errorf("%s %s, %s: gives %s, which its help does not have", kind, release, option, flag)
 				}
+			}
+		}
+		if *argvs != "" {
+			if err := os.WriteFile(filepath.Join(*argvs, kind+"-"+release+".json"), []byte(inJSON(lines)), 0o600); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}
