@@ -87,8 +87,9 @@ job "llmops" {
     task "main" {
       driver = "docker"
       config {
-        image      = var.image
-        entrypoint = ["vllm"]
+        image              = var.image
+        image_pull_timeout = "1h"
+        entrypoint         = ["vllm"]
         args = [
           "bench", "throughput",
           "--model", "${NOMAD_META_model}",

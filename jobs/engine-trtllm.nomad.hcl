@@ -263,12 +263,13 @@ job "llmops" {
         kill_signal  = "SIGTERM"
         kill_timeout = group.value.grace # the client's max_kill_timeout must allow it
         config {
-          image        = try(group.value.image, "") == "" ? var.image : group.value.image
-          entrypoint   = [group.value.argv[0]]
-          args         = slice(group.value.argv, 1, length(group.value.argv))
-          ports        = ["http"]
-          network_mode = var.network_mode
-          ipc_mode     = "host" # tensor parallelism shares memory; a container has 64 MiB
+          image              = try(group.value.image, "") == "" ? var.image : group.value.image
+          entrypoint         = [group.value.argv[0]]
+          args               = slice(group.value.argv, 1, length(group.value.argv))
+          ports              = ["http"]
+          network_mode       = var.network_mode
+          image_pull_timeout = var.load # of an image of 10 GB and more; otherwise 5 minutes
+          ipc_mode           = "host"   # tensor parallelism shares memory; a container has 64 MiB
         }
         env = group.value.env
         volume_mount {

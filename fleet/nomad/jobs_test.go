@@ -156,3 +156,30 @@ priority   = 30
 		}
 	}
 }
+
+// The files of the engines in containers differ in what the engines differ in; a change
+// of placement is one of all of them.
+func TestJobFilesAgree(t *testing.T) {
+	var first string
+	for _, kind := range []string{"vllm", "sglang", "trtllm", "llamacpp", "tgi", "ollama"} {
+		text, err := fs.ReadFile(jobs.Files, "engine-"+kind+".nomad.hcl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, body, _ := strings.Cut(string(text), `job "llmops"`)
+		var kept []string
+		for line := range strings.Lines(body) {
+			line = strings.Join(strings.Fields(line), " ")
+			if !strings.HasPrefix(line, "entrypoint =") && !strings.HasPrefix(line, "args =") && !strings.HasPrefix(line, "tags =") && !strings.HasPrefix(line, "read_only =") {
+				kept = append(kept, line)
+			}
+		}
+		all := strings.Join(kept, "\n")
+		if first == "" {
+			first = all
+		}
+		if all != first || len(kept) < 100 {
+			t.Errorf("engine-%s.nomad.hcl places its engine otherwise than engine-vllm.nomad.hcl", kind)
+		}
+	}
+}
