@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"llmops/serving/deploy"
+	"llmops/serving/scale"
 	"llmops/serving/slo"
 )
 
@@ -35,6 +36,7 @@ type Spec struct {
 	Shadow    Shadow        `json:"shadow"`
 	Canary    Canary        `json:"canary"`
 	Standby   time.Duration `json:"standby"`
+	Scale     *scale.Policy `json:"scale,omitempty"` // nil: the number of replicas stays
 }
 
 // Engine is what serves the model. Fault is one of the embedded engine's own

@@ -77,6 +77,9 @@ func runDeploy(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := stable(ctx, a, &out); err != nil {
 		return evidence.Verdict{}, err
 	}
+	if err := keepScaling(ctx, a); err != nil {
+		return evidence.Verdict{}, err
+	}
 	a.Output(out)
 	n := len(out.Parent.Ready) + len(out.Candidate.Ready)
 	v := evidence.Check("every replica of parent and candidate has produced a token", n > 0, n)

@@ -39,8 +39,13 @@ type Options struct {
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	h := &host{o: o, running: map[string]bool{}}
-	parts := []func(context.Context) error{o.Supervisor.Run, h.watch, h.standbys}
+	h := &host{o: o, running: map[string]bool{}, leader: newLeader(o.Store, o.Owner, o.Log), pasts: map[string][]past{}}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leadEvery)
+		defer cancel()
+		h.leader.resign(ctx)
+	}()
+	parts := []func(context.Context) error{o.Supervisor.Run, h.watch, h.standbys, h.leader.run, h.scales}
 	errs := make(chan error, len(parts))
 	for _, part := range parts {
 		go func() { errs <- part(ctx) }()
@@ -67,6 +72,9 @@ func (h *host) standbys(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
+		if !h.leader.Leads() {
+			continue
+		}
 		notes, err := pipeline.TendStandbys(ctx, h.o.Deps)
 		for _, n := range notes {
 			h.o.Log.Warn(n)
@@ -79,8 +87,10 @@ func (h *host) standbys(ctx context.Context) error {
 
 // host drives the runs that were handed over, each in a goroutine.
 type host struct {
-	o    Options
-	runs sync.WaitGroup
+	o      Options
+	runs   sync.WaitGroup
+	leader *leader
+	pasts  map[string][]past // of the last window, by alias; scales alone uses it
 
 	mu      sync.Mutex // guards running
 	running map[string]bool

@@ -18,6 +18,7 @@ import (
 	"llmops/fleet/local"
 	"llmops/pipeline"
 	"llmops/serving/route"
+	"llmops/serving/scale"
 )
 
 // status is what llmops status prints; its names are an interface.
@@ -36,6 +37,24 @@ type aliasStatus struct {
 	Live    string                 `json:"live"`
 	Routers map[string]route.State `json:"routers,omitempty"`
 	Missing []string               `json:"missing,omitempty"`
+	Scale   *scaleStatus           `json:"scale,omitempty"`
+}
+
+// scaleStatus is how an alias's replicas follow its load.
+type scaleStatus struct {
+	pipeline.Scaled
+	Policy scale.Policy `json:"policy"`
+}
+
+func (s scaleStatus) String() string {
+	out := "no change yet"
+	if l := s.Last; l != nil {
+		out = fmt.Sprintf("%s from %d to %d: %s", l.Job, l.From, l.To, l.Reason)
+	}
+	if s.Missing != "" {
+		out += "; not seen: " + s.Missing
+	}
+	return out
 }
 
 func newStatusCmd(e *env) *cobra.Command {
@@ -87,6 +106,22 @@ func (h *home) status(ctx context.Context) (s status, err error) {
 		}
 		s.Aliases = append(s.Aliases, a)
 	}
+	scalings, err := pipeline.Scalings(ctx, h.store)
+	if err != nil {
+		return s, err
+	}
+	for _, sc := range scalings {
+		for i := range s.Aliases {
+			if s.Aliases[i].Alias != sc.Alias {
+				continue
+			}
+			done, _, err := pipeline.ReadScaled(ctx, h.store, sc.Alias)
+			if err != nil {
+				return s, err
+			}
+			s.Aliases[i].Scale = &scaleStatus{done, sc.Policy}
+		}
+	}
 	runs, err := h.runs(ctx)
 	for _, r := range runs {
 		if !r.Over() {
@@ -136,6 +171,9 @@ func statusTable(w *tabwriter.Writer, s status) {
 		}
 		for _, name := range a.Missing {
 			row(w, "", name, "does not answer", "")
+		}
+		if a.Scale != nil {
+			row(w, "", "scales", fmt.Sprintf("%d to %d", a.Scale.Policy.Min, a.Scale.Policy.Max), a.Scale.String())
 		}
 	}
 	for _, j := range s.Jobs {

@@ -98,7 +98,8 @@ type file struct {
 		Harm       scalar   `yaml:"harm"`
 		RollbackOn []scalar `yaml:"rollback_on"`
 	} `yaml:"canary"`
-	Standby scalar `yaml:"standby"`
+	Standby scalar     `yaml:"standby"`
+	Scale   *scaleFile `yaml:"scale"`
 }
 
 // Model reads a model.yaml. Paths in it are relative to its folder.
@@ -138,6 +139,7 @@ func (f *file) spec(r *reader) pipeline.Spec {
 		Canary:    f.canary(r, task),
 		Standby:   r.duration("standby", f.Standby, 48*time.Hour),
 	}
+	s.Scale = f.scale(r, s.Placement.Replicas)
 	switch n := len(fleet.Escape(s.Name)); {
 	case n == 0:
 		r.missing("name", "it is what clients put in \"model\"")

@@ -28,7 +28,7 @@ func quiet(n int) State {
 func TestStep(t *testing.T) {
 	scheduled := pol
 	scheduled.Ahead = 5 * time.Minute
-	scheduled.Schedule = []Window{{Days: week, From: 12*time.Hour + 4*time.Minute, To: 18 * time.Hour, Min: 6, Begin: "12:04", End: "18:00"}}
+	scheduled.Schedule = []Window{{Days: week, From: 12*time.Hour + 4*time.Minute, To: 18 * time.Hour, Min: 6}}
 	for _, c := range []struct {
 		name  string
 		p     Policy
@@ -61,7 +61,7 @@ func TestStep(t *testing.T) {
 		{"above max", Policy{Min: 1, Max: 3, Streams: 16, Up: time.Minute, Down: time.Minute}, at(5, 16), State{}, 4, "at most 3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, acts := Step(c.p, noon, []Arm{c.arm}, c.state)
+			_, acts := Step(c.p, noon, []Arm{c.arm}, false, c.state)
 			to, why := c.arm.Count, ""
 			for _, a := range acts {
 				to, why = a.To, a.Reason
@@ -80,27 +80,27 @@ func TestStandbyIsNotScaledAway(t *testing.T) {
 	s := quiet(1)
 	for range 100 {
 		var acts []Action
-		if s, acts = Step(pol, noon, []Arm{at(1, 0), standby}, s); len(acts) > 0 {
+		if s, acts = Step(pol, noon, []Arm{at(1, 0), standby}, false, s); len(acts) > 0 {
 			t.Fatalf("%+v", acts)
 		}
 	}
-	_, acts := Step(pol, noon, []Arm{at(5, 16), standby}, State{})
+	_, acts := Step(pol, noon, []Arm{at(5, 16), standby}, false, State{})
 	if len(acts) != 1 || acts[0].Job != "m-v0" || acts[0].To != 6 {
 		t.Errorf("beside five busy replicas: %+v, want 6 of the standby", acts)
 	}
 	standby.Count = 6
-	if _, acts = Step(pol, noon, []Arm{with(at(5, 0), func(a *Arm) { a.Load.Seen = 0 }), standby}, quiet(1)); len(acts) > 0 {
+	if _, acts = Step(pol, noon, []Arm{with(at(5, 0), func(a *Arm) { a.Load.Seen = 0 }), standby}, false, quiet(1)); len(acts) > 0 {
 		t.Errorf("beside what says nothing: %+v", acts)
 	}
 }
 
 func TestNothingShrinksWhileARunMoves(t *testing.T) {
-	arms := []Arm{at(4, 0), {Job: "m-v2", Group: "main", Role: Moving, Count: 3, Ready: 3}, {Job: "m-v0", Group: "main", Role: Standby, Count: 4, Ready: 4}}
-	if _, acts := Step(pol, noon, arms, quiet(1)); len(acts) > 0 {
+	arms := []Arm{at(4, 0), {Job: "m-v2", Group: "main", Count: 3, Ready: 3}, {Job: "m-v0", Group: "main", Role: Standby, Count: 4, Ready: 4}}
+	if _, acts := Step(pol, noon, arms, true, quiet(1)); len(acts) > 0 {
 		t.Errorf("%+v", acts)
 	}
 	arms[0] = at(4, 32)
-	_, acts := Step(pol, noon, arms, State{})
+	_, acts := Step(pol, noon, arms, true, State{})
 	for _, a := range acts {
 		if a.Job == "m-v2" || a.To < a.From {
 			t.Errorf("%+v", a)
@@ -113,11 +113,11 @@ func TestNothingShrinksWhileARunMoves(t *testing.T) {
 
 func TestSaysOnceWhatCannotBePlaced(t *testing.T) {
 	a := with(at(3, 16), func(a *Arm) { a.Count, a.Waits = 4, "no node has room" })
-	s, acts := Step(pol, noon, []Arm{a}, State{})
+	s, acts := Step(pol, noon, []Arm{a}, false, State{})
 	if len(acts) != 1 || acts[0].To != acts[0].From || !strings.Contains(acts[0].Reason, "no node has room; llmops fleet plan") {
 		t.Fatalf("%+v", acts)
 	}
-	if _, acts = Step(pol, noon, []Arm{a}, s); len(acts) > 0 {
+	if _, acts = Step(pol, noon, []Arm{a}, false, s); len(acts) > 0 {
 		t.Errorf("again: %+v", acts)
 	}
 }
@@ -181,7 +181,7 @@ func TestFollowsADay(t *testing.T) {
 		}
 		a := Arm{Job: "m", Group: "main", Role: Live, Count: count, Ready: ready, Load: Load{Seen: ready, Running: demand}}
 		var acts []Action
-		s, acts = Step(pol, now, []Arm{a}, s)
+		s, acts = Step(pol, now, []Arm{a}, false, s)
 		for _, act := range acts {
 			dir := 1
 			if act.To < act.From {
@@ -220,13 +220,13 @@ func FuzzStep(f *testing.F) {
 		live.Load.Seen = min(int(seen), live.Ready)
 		arms := []Arm{live, {Job: "s", Role: Standby, Count: int(sb)%pol.Max + 1}}
 		if seed%3 == 0 {
-			arms = append(arms, Arm{Job: "m", Role: Moving, Count: 1})
+			arms = append(arms, Arm{Job: "m", Count: 1})
 		}
 		s := quiet(r.IntN(12))
 		for i := range 3 {
 			now := noon.Add(time.Duration(i) * 20 * time.Minute)
 			var acts []Action
-			s, acts = Step(pol, now, arms, s)
+			s, acts = Step(pol, now, arms, seed%3 == 0, s)
 			for _, a := range acts {
 				switch {
 				case a.To < 1 || a.To > pol.Max:

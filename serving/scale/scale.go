@@ -8,8 +8,8 @@
 //
 // Growth is at once and at most doubles; shrinking goes one replica at a time, when
 // the highest want of a whole window stayed below. A standby is sized to take over
-// what is live and is never scaled away; arms that a run moves are left alone, and
-// while one moves nothing shrinks.
+// what is live and is never scaled away. While a run moves traffic or a drain moves
+// replicas nothing shrinks.
 package scale
 
 import (
@@ -30,16 +30,21 @@ type Policy struct {
 	Down     time.Duration `json:"down"`               // how long the want must stay below the count
 	Ahead    time.Duration `json:"ahead,omitempty"`    // how long before a window its replicas start: a cold start
 	Schedule []Window      `json:"schedule,omitempty"` // floors by time of day
+	Zone     string        `json:"zone,omitempty"`     // the schedule's time zone; empty: UTC
 }
 
 // Window is a floor from From to To, since midnight, on Days, counted from Sunday. One
 // that ends before it begins goes on past midnight.
 type Window struct {
-	Days     [7]bool       `json:"days"`
-	From, To time.Duration `json:"-"`
-	Min      int           `json:"min"`
-	Begin    string        `json:"from"` // as written, and what From and To are read from
-	End      string        `json:"to"`
+	Days [7]bool       `json:"days"`
+	From time.Duration `json:"from"`
+	To   time.Duration `json:"to"`
+	Min  int           `json:"min"`
+}
+
+func (w Window) String() string {
+	clock := func(d time.Duration) string { return fmt.Sprintf("%02d:%02d", int(d.Hours()), int(d.Minutes())%60) }
+	return clock(w.From) + " to " + clock(w.To)
 }
 
 // slack is how far a signal may be from its target before anything is done about it.
@@ -93,7 +98,7 @@ func (p Policy) floor(t time.Time) (n int, window string) {
 	n = p.Min
 	for _, w := range p.Schedule {
 		if (w.holds(t) || w.holds(t.Add(p.Ahead))) && w.Min > n {
-			n, window = w.Min, w.Begin+" to "+w.End
+			n, window = w.Min, w.String()
 		}
 	}
 	return n, window
@@ -112,11 +117,10 @@ func (w Window) holds(t time.Time) bool {
 // Role is what an arm is for.
 type Role string
 
-// The roles. Moving is the candidate or the control of a run that is under way.
+// The roles. Any other arm is a run's, and left alone.
 const (
 	Live    Role = "live"
 	Standby Role = "standby"
-	Moving  Role = "moving"
 )
 
 // Arm is one group of a job as it stands.
@@ -161,15 +165,12 @@ type Action struct {
 	Reason     string
 }
 
-// Step decides for one alias at a time. Arms are of that alias.
-func Step(p Policy, now time.Time, arms []Arm, s State) (State, []Action) {
-	moving := false
+// Step decides for one alias at a time. Arms are of that alias; moving says that a run
+// moves one of them, or a drain their nodes. Now is in the schedule's time zone.
+func Step(p Policy, now time.Time, arms []Arm, moving bool, s State) (State, []Action) {
 	var live *Arm
 	for i := range arms {
-		switch arms[i].Role {
-		case Moving:
-			moving = true
-		case Live:
+		if arms[i].Role == Live {
 			live = &arms[i]
 		}
 	}
