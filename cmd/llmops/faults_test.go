@@ -113,6 +113,8 @@ type machine struct {
 	t      *testing.T
 	home   string
 	listen string
+	env    []string // of every command
+	within []string // what every command is an argument of
 }
 
 func newMachine(t *testing.T) *machine {
@@ -260,8 +262,9 @@ func (c *command) said() string {
 
 func (m *machine) start(env []string, args ...string) *command {
 	m.t.Helper()
-	c := &command{t: m.t, cmd: exec.Command(filepath.Join(bin, "llmops"), args...), began: time.Now(), ended: make(chan error, 1)}
-	c.cmd.Env = append(append(os.Environ(), "LLMOPS_HOME="+m.home), env...)
+	argv := slices.Concat(m.within, []string{filepath.Join(bin, "llmops")}, args)
+	c := &command{t: m.t, cmd: exec.Command(argv[0], argv[1:]...), began: time.Now(), ended: make(chan error, 1)}
+	c.cmd.Env = slices.Concat(os.Environ(), []string{"LLMOPS_HOME=" + m.home}, m.env, env)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, c
 	// What a command starts in the background holds no pipe of ours.
 	c.cmd.WaitDelay = time.Second
@@ -361,8 +364,8 @@ type state struct {
 			Groups     []struct{ Addr string }
 		}
 		Replicas []struct {
-			ID, State string
-			PID       int
+			ID, State, Node string
+			PID             int
 		}
 	}
 	Runs []head
