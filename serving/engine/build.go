@@ -29,7 +29,7 @@ func options(s Serve) []string {
 		{"max_model_len", s.MaxModelLen > 0},
 		{"max_num_seqs", s.MaxNumSeqs > 0},
 		{"max_num_batched_tokens", s.MaxNumBatchedTokens > 0},
-		{"kv_cache_dtype", s.KVDtype != ""},
+		{"kv_cache", s.KVDtype != ""},
 		{"kv_offload", s.KVOffload > 0},
 		{"quantise", s.Quantise != ""},
 		{"lora.modules", len(s.LoRA.Modules) > 0},
@@ -79,10 +79,10 @@ func newBuilder(a adapter, s Serve) (*builder, error) {
 		return nil, fmt.Errorf("engine %s: role %q is not prefill or decode", a.kind, s.Role)
 	}
 	if sp := s.Speculative; sp.Method == "" && sp != (Speculative{}) || sp.Method != "" && sp.Tokens < 1 {
-		return nil, fmt.Errorf("engine %s: speculative needs a method and how many tokens it guesses ahead", a.kind)
+		return nil, &Refusal{a.kind, "speculative", "it needs a method and how many tokens it guesses ahead"}
 	}
 	if s.MaxNumBatchedTokens > 0 && s.MaxNumBatchedTokens < s.MaxNumSeqs {
-		return nil, fmt.Errorf("engine %s: max_num_batched_tokens is %d, below max_num_seqs, %d: a step must hold a token of each sequence", a.kind, s.MaxNumBatchedTokens, s.MaxNumSeqs)
+		return nil, &Refusal{a.kind, "max_num_batched_tokens", fmt.Sprintf("it is %d, below max_num_seqs, %d: a step must hold a token of each sequence", s.MaxNumBatchedTokens, s.MaxNumSeqs)}
 	}
 	return b, nil
 }
@@ -95,6 +95,26 @@ func (b *builder) gpus() {
 		b.group.GPU.Count = split
 	case b.Need.Count > 0 && b.Need.Count != split && b.TensorParallel+b.PipelineParallel > 0:
 		b.fail("tensor_parallel", "%d × %d GPUs are to be used and %d are asked for", max(b.TensorParallel, 1), max(b.PipelineParallel, 1), b.Need.Count)
+	}
+}
+
+// processor refuses what a replica without a GPU cannot do.
+func (b *builder) processor() {
+	if !b.CPU {
+		return
+	}
+	for _, option := range []string{"tensor_parallel", "pipeline_parallel"} {
+		if slices.Contains(b.open, option) {
+			b.fail(option, "a replica on the processor has no GPUs to be split over")
+		}
+	}
+	b.group.GPU = fleet.Need{}
+}
+
+// needsGPU refuses an option that is about the memory of a GPU.
+func (b *builder) needsGPU(option string) {
+	if b.CPU && slices.Contains(b.open, option) {
+		b.fail(option, "on the processor it has nothing to free or to offload from")
 	}
 }
 
@@ -128,17 +148,17 @@ func (b *builder) env(key, value string) {
 // fail refuses an option and says why.
 func (b *builder) fail(option, format string, args ...any) {
 	b.on(option)
-	b.errs = append(b.errs, fmt.Errorf("engine %s: %s: %s", b.Kind, option, fmt.Sprintf(format, args...)))
+	b.errs = append(b.errs, &Refusal{b.Kind, option, fmt.Sprintf(format, args...)})
 }
 
 // kv is the engine's own word for the cache's type.
 func (b *builder) kv(words map[KVDtype]string) (string, bool) {
-	if !b.on("kv_cache_dtype") {
+	if !b.on("kv_cache") {
 		return "", false
 	}
 	w, ok := words[b.KVDtype]
 	if !ok {
-		b.fail("kv_cache_dtype", "%q is not one of: %s", b.KVDtype, joined(words))
+		b.fail("kv_cache", "%q is not one of: %s", b.KVDtype, joined(words))
 	}
 	return w, ok
 }
@@ -186,7 +206,7 @@ func (b *builder) aborts() { b.group.Grace = margin }
 
 func (b *builder) done() (fleet.Group, error) {
 	for _, o := range b.open {
-		b.errs = append(b.errs, fmt.Errorf("engine %s has no %s", b.Kind, o))
+		b.errs = append(b.errs, &Refusal{Engine: b.Kind, Option: o})
 	}
 	for k, v := range b.Env {
 		b.env(k, v)

@@ -36,6 +36,9 @@ var embedded = adapter{
 			b.arg("--kv-role", map[Role]string{Prefill: "kv_producer", Decode: "kv_consumer"}[b.Role])
 		}
 		b.on("sleep") // always can
+		if b.Need.Count > 0 {
+			b.fail("gpu", "it computes on the processor: placement.gpu is cpu")
+		}
 		if b.on("fault") {
 			b.arg("--fault", b.Fault)
 		}
@@ -53,6 +56,7 @@ var embedded = adapter{
 			Metrics:  Metrics{Path: "/metrics", Names: vllmNames},
 			Adapters: vllmAdapters,
 			Sleep:    Sleep{Call{"POST", "/sleep?level=1", nil}, Call{"POST", "/wake_up", nil}},
+			Weights:  Safetensors, Schemes: []string{fp8Dynamic, int4}, PromptLogprobs: true, TokenIDs: true,
 		}
 	},
 }

@@ -32,6 +32,7 @@ type Serve struct {
 	Role     Role
 	Replicas int
 	Need     fleet.Need
+	CPU      bool // it computes without a GPU: what needs one is refused
 
 	TensorParallel      int // GPUs over which a layer is split
 	PipelineParallel    int // stages into which the layers are cut
@@ -74,10 +75,10 @@ const (
 
 // LoRA is what an engine needs to know of adapters. Any field that is set turns them on.
 type LoRA struct {
-	Modules map[string]string // those known from the start: name to folder
-	Max     int               // running at once
-	MaxRank int
-	Runtime bool // others may be loaded while it serves
+	Modules map[string]string `json:"modules,omitempty"` // those known from the start: name to folder
+	Max     int               `json:"max,omitempty"`     // running at once
+	MaxRank int               `json:"max_rank,omitempty"`
+	Runtime bool              `json:"runtime,omitempty"` // others may be loaded while it serves
 }
 
 func (l LoRA) on() bool { return len(l.Modules) > 0 || l.Max > 0 || l.MaxRank > 0 || l.Runtime }
@@ -85,10 +86,10 @@ func (l LoRA) on() bool { return len(l.Modules) > 0 || l.Max > 0 || l.MaxRank > 
 // Speculative is speculative decoding. It costs throughput in a large batch, so it
 // has a bound: none is tried while more than MaxBatch sequences are computed.
 type Speculative struct {
-	Method   string // ngram, draft, eagle3 or mtp
-	Model    string // folder of the draft or the heads
-	Tokens   int    // guessed ahead
-	MaxBatch int    // 0: no bound
+	Method   string `json:"method,omitempty"`    // ngram, draft, eagle3 or mtp
+	Model    string `json:"model,omitempty"`     // folder of the draft or the heads
+	Tokens   int    `json:"tokens,omitempty"`    // guessed ahead
+	MaxBatch int    `json:"max_batch,omitempty"` // 0: no bound
 }
 
 // DefaultDrain is how long an engine goes on with what it has begun: longer than
@@ -111,7 +112,30 @@ type Facts struct {
 	Metrics  Metrics
 	Adapters Adapters
 	Sleep    Sleep
+	Weights  Weights
+	// Schemes are the schemes of llmops' own quantisation that it loads.
+	Schemes []string
+	// PromptLogprobs: /v1/completions with echo and logprobs gives the log-probability
+	// of each token of a prompt. TokenIDs: /v1/chat/completions gives the numbers of the
+	// tokens with return_token_ids.
+	PromptLogprobs, TokenIDs bool
 }
+
+// Weights is what Dir of a [Serve] must be.
+type Weights string
+
+// What engines read.
+const (
+	Safetensors Weights = "a folder with config.json, tokenizer and safetensors files"
+	GGUF        Weights = "one GGUF file"
+	OwnStore    Weights = "its own store of models"
+)
+
+// The schemes that [Facts] speak of.
+const (
+	fp8Dynamic = "fp8-dynamic"
+	int4       = "int4"
+)
 
 // Drain is what the engine does on SIGTERM.
 type Drain struct {
@@ -182,6 +206,7 @@ func Group(s Serve) (fleet.Group, error) {
 	b.group.Name = cmp.Or(string(s.Role), "main")
 	b.group.Count, b.group.GPU, b.group.Image = s.Replicas, s.Need, s.Image
 	b.gpus()
+	b.processor()
 	a.build(b)
 	return b.done()
 }

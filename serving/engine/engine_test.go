@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"maps"
 	"os"
@@ -35,11 +36,11 @@ var each = map[string]func(*Serve){
 	"max_model_len":          func(s *Serve) { s.MaxModelLen = 8192; s.MaxNumSeqs = 64 },
 	"max_num_seqs":           func(s *Serve) { s.MaxNumSeqs = 64 },
 	"max_num_batched_tokens": func(s *Serve) { s.MaxNumBatchedTokens = 2048 },
-	"kv_cache_dtype bf16":    func(s *Serve) { s.KVDtype = BF16 },
-	"kv_cache_dtype f16":     func(s *Serve) { s.KVDtype = F16 },
-	"kv_cache_dtype fp8":     func(s *Serve) { s.KVDtype = FP8 },
-	"kv_cache_dtype int8":    func(s *Serve) { s.KVDtype = INT8 },
-	"kv_cache_dtype nvfp4":   func(s *Serve) { s.KVDtype = NVFP4 },
+	"kv_cache bf16":          func(s *Serve) { s.KVDtype = BF16 },
+	"kv_cache f16":           func(s *Serve) { s.KVDtype = F16 },
+	"kv_cache fp8":           func(s *Serve) { s.KVDtype = FP8 },
+	"kv_cache int8":          func(s *Serve) { s.KVDtype = INT8 },
+	"kv_cache nvfp4":         func(s *Serve) { s.KVDtype = NVFP4 },
 	"kv_offload":             func(s *Serve) { s.KVOffload = 64 << 30 },
 	"quantise":               func(s *Serve) { s.Quantise = "fp8" },
 	"lora.modules":           func(s *Serve) { s.LoRA.Modules = map[string]string{"b": "/l/b", "a": "/l/a"} },
@@ -60,16 +61,16 @@ var each = map[string]func(*Serve){
 
 // refused are the options that an engine does not have, in its newest release.
 var refused = map[string][]string{
-	"embedded": {"kv_cache_dtype f16", "kv_cache_dtype int8", "kv_cache_dtype nvfp4", "kv_offload", "pipeline_parallel", "quantise",
+	"embedded": {"kv_cache f16", "kv_cache int8", "kv_cache nvfp4", "kv_offload", "pipeline_parallel", "quantise",
 		"speculative draft", "speculative eagle3", "speculative mtp", "speculative ngram", "speculative.max_batch", "tensor_parallel"},
-	"vllm":   {"fault", "kv_cache_dtype int8"},
-	"sglang": {"fault", "kv_cache_dtype f16", "kv_cache_dtype int8", "kv_cache_dtype nvfp4", "speculative.max_batch"},
-	"trtllm": {"fault", "kv_cache_dtype bf16", "kv_cache_dtype f16", "kv_cache_dtype int8", "quantise", "role", "sleep"},
-	"llamacpp": {"drain", "fault", "kv_cache_dtype fp8", "kv_cache_dtype nvfp4", "lora.max", "lora.max_rank", "lora.runtime", "quantise", "role", "sleep",
+	"vllm":   {"fault", "kv_cache int8"},
+	"sglang": {"fault", "kv_cache f16", "kv_cache int8", "kv_cache nvfp4", "speculative.max_batch"},
+	"trtllm": {"fault", "kv_cache bf16", "kv_cache f16", "kv_cache int8", "quantise", "role", "sleep"},
+	"llamacpp": {"drain", "fault", "kv_cache fp8", "kv_cache nvfp4", "lora.max", "lora.max_rank", "lora.runtime", "quantise", "role", "sleep",
 		"speculative.max_batch"},
-	"tgi": {"fault", "kv_cache_dtype bf16", "kv_cache_dtype f16", "kv_cache_dtype int8", "kv_cache_dtype nvfp4", "kv_offload", "lora.max", "lora.max_rank",
+	"tgi": {"fault", "kv_cache bf16", "kv_cache f16", "kv_cache int8", "kv_cache nvfp4", "kv_offload", "lora.max", "lora.max_rank",
 		"lora.runtime", "pipeline_parallel", "role", "sleep", "speculative draft", "speculative eagle3", "speculative mtp", "speculative.max_batch"},
-	"ollama": {"drain", "fault", "kv_cache_dtype bf16", "kv_cache_dtype fp8", "kv_cache_dtype nvfp4", "kv_offload", "lora.max", "lora.max_rank", "lora.modules",
+	"ollama": {"drain", "fault", "kv_cache bf16", "kv_cache fp8", "kv_cache nvfp4", "kv_offload", "lora.max", "lora.max_rank", "lora.modules",
 		"lora.runtime", "max_num_batched_tokens", "quantise", "role", "speculative draft", "speculative eagle3", "speculative mtp", "speculative ngram",
 		"speculative.max_batch", "tensor_parallel"},
 }
@@ -105,7 +106,7 @@ func TestOptions(t *testing.T) {
 
 // A field of Serve that is added must be known as an option.
 func TestOptionsAreAllFields(t *testing.T) {
-	settled := []string{"Kind", "Alias", "Version", "Release", "Image", "Dir", "Listen", "Replicas", "Need", "Env"}
+	settled := []string{"Kind", "Alias", "Version", "Release", "Image", "Dir", "Listen", "Replicas", "Need", "CPU", "Env"}
 	typ := reflect.TypeFor[Serve]()
 	for i := range typ.NumField() {
 		f := typ.Field(i)
@@ -291,8 +292,8 @@ func TestGroupRefuses(t *testing.T) {
 	}{
 		{"unknown", Serve{Kind: "abacus"}, "not one of: embedded, vllm"},
 		{"nothing", Serve{Kind: "vllm", Alias: "q"}, "nothing to serve"},
-		{"too old", Serve{Kind: "vllm", Alias: "q", Dir: "/q", Release: "0.6.3"}, "release 0.6.3 is older than 0.10.0"},
-		{"no release", Serve{Kind: "vllm", Alias: "q", Dir: "/q", Release: "latest"}, `release "latest" is not a version`},
+		{"too old", Serve{Kind: "vllm", Alias: "q", Dir: "/q", Release: "0.6.3"}, "release: 0.6.3 is older than 0.10.0"},
+		{"no release", Serve{Kind: "vllm", Alias: "q", Dir: "/q", Release: "latest"}, `release: "latest" is not a version`},
 		{"listen", Serve{Kind: "vllm", Alias: "q", Dir: "/q", Listen: "8000"}, "not host:port"},
 		{"role", Serve{Kind: "vllm", Alias: "q", Dir: "/q", Role: "both"}, "not prefill or decode"},
 		{"GPUs", Serve{Kind: "vllm", Alias: "q", Dir: "/q", TensorParallel: 4, Need: fleet.Need{Count: 8}}, "4 × 1 GPUs are to be used and 8 are asked for"},
@@ -308,11 +309,36 @@ func TestGroupRefuses(t *testing.T) {
 		{"length without slots", Serve{Kind: "llamacpp", Alias: "q", Dir: "/q.gguf", MaxModelLen: 10}, "needs max_num_seqs"},
 		{"two splits", Serve{Kind: "llamacpp", Alias: "q", Dir: "/q.gguf", TensorParallel: 2, PipelineParallel: 2}, "not by both"},
 		{"all of them", Serve{Kind: "ollama", Alias: "q", Dir: "/q", Fault: "x", TensorParallel: 2}, "engine ollama has no fault\nengine ollama has no tensor_parallel"},
+		{"split processor", Serve{Kind: "vllm", Alias: "q", Dir: "/q", CPU: true, TensorParallel: 2}, "tensor_parallel: a replica on the processor"},
+		{"sleep in no memory", Serve{Kind: "vllm", Alias: "q", Dir: "/q", CPU: true, Sleep: true, KVOffload: 1}, "sleep: on the processor"},
+		{"offload from no memory", Serve{Kind: "sglang", Alias: "q", Dir: "/q", CPU: true, KVOffload: 1}, "kv_offload: on the processor"},
+		{"no processor", Serve{Kind: "trtllm", Alias: "q", Dir: "/q", CPU: true}, "gpu: it computes on GPUs alone"},
+		{"no GPU", Serve{Kind: "embedded", Alias: "q", Dir: "/q", Need: fleet.Need{Count: 1}}, "gpu: it computes on the processor"},
 		{"own drain", Serve{Kind: "embedded", Alias: "q", Dir: "/q", Drain: time.Minute}, "more than the 10s"},
 	} {
 		if _, err := Group(c.s); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
+	}
+}
+
+// Every refusal names its option, so that whoever asked can be shown where.
+func TestRefusals(t *testing.T) {
+	_, err := Group(Serve{Kind: "ollama", Alias: "q", Dir: "/q", Fault: "x", KVDtype: FP8, TensorParallel: 2})
+	all, others := Refusals(err)
+	var options []string
+	for _, r := range all {
+		options = append(options, r.Option)
+	}
+	if want := []string{"kv_cache", "fault", "tensor_parallel"}; !slices.Equal(options, want) || len(others) > 0 {
+		t.Errorf("%q and %v, want %q", options, others, want)
+	}
+	_, err = About(Serve{Kind: "sglang", Release: "0.4.0"})
+	if all, _ = Refusals(err); len(all) != 1 || all[0].Option != "release" || all[0].Engine != "sglang" {
+		t.Errorf("%+v of %v", all, err)
+	}
+	if all, others = Refusals(errors.New("else")); len(all) != 0 || len(others) != 1 {
+		t.Errorf("%v, %v", all, others)
 	}
 }
 

@@ -62,7 +62,7 @@ var llamacpp = adapter{
 	},
 	facts: func(s Serve, _ release) Facts {
 		return Facts{
-			Ready: "/health", Loaded: true, Token: completion(s.Alias),
+			Ready: "/health", Loaded: true, Token: completion(s.Alias), Weights: GGUF,
 			Drain: Drain{Note: "breaks off what it serves, and waits half a minute for clients that keep idle connections; take it out of the route first"},
 			Metrics: Metrics{Path: "/metrics", Names: map[Signal][]string{
 				Running: {"llamacpp:requests_processing"},

@@ -40,7 +40,7 @@ var ollama = adapter{
 			return Call{"POST", "/api/generate", map[string]any{"model": s.Alias, "keep_alive": alive}}
 		}
 		return Facts{
-			Ready: "/api/version", Token: completion(s.Alias),
+			Ready: "/api/version", Token: completion(s.Alias), Weights: OwnStore,
 			Drain: Drain{Note: "breaks off what it serves; take it out of the route first"},
 			Sleep: Sleep{keep(0), keep(-1)},
 		}

@@ -24,7 +24,7 @@ func parseRelease(s string) (release, error) {
 		}
 		n, err := strconv.Atoi(digits)
 		if err != nil {
-			return r, fmt.Errorf("release %q is not a version", s)
+			return r, fmt.Errorf("%q is not a version", s)
 		}
 		r[i] = n
 		if digits != part {
@@ -58,14 +58,14 @@ func (a adapter) release(asked string) (release, error) {
 	}
 	r, err := parseRelease(asked)
 	if err != nil {
-		return r, fmt.Errorf("engine %s: %w", a.kind, err)
+		return r, &Refusal{a.kind, "release", err.Error()}
 	}
 	oldest, err := parseRelease(a.oldest)
 	if err != nil {
 		return r, err
 	}
 	if !r.atLeast(oldest[:]...) {
-		return r, fmt.Errorf("engine %s: release %s is older than %s, the first whose flags are known", a.kind, asked, a.oldest)
+		return r, &Refusal{a.kind, "release", fmt.Sprintf("%s is older than %s, the first whose flags are known", asked, a.oldest)}
 	}
 	return r, nil
 }

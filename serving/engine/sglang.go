@@ -16,6 +16,7 @@ var sglang = adapter{
 		if w, ok := b.kv(map[KVDtype]string{BF16: "bf16", FP8: "fp8_e4m3", E5M2: "fp8_e5m2"}); ok {
 			b.arg("--kv-cache-dtype", w)
 		}
+		b.needsGPU("kv_offload")
 		if b.on("kv_offload") {
 			// Whole gigabytes, for each of the processes that hold a part of the model.
 			each := float64(b.KVOffload) / 1e9 / float64(max(b.TensorParallel, 1)*max(b.PipelineParallel, 1))
@@ -25,6 +26,7 @@ var sglang = adapter{
 			b.arg("--quantization", b.Quantise)
 		}
 		b.sglangLoRA()
+		b.needsGPU("sleep")
 		if b.on("sleep") {
 			b.arg("--enable-memory-saver", "--enable-weights-cpu-backup")
 		}
@@ -35,7 +37,7 @@ var sglang = adapter{
 		b.drains()
 		b.check("/health")
 	},
-	facts: func(s Serve, _ release) Facts {
+	facts: func(s Serve, r release) Facts {
 		return Facts{
 			Ready: "/health_generate", Loaded: true, Token: completion(s.Alias),
 			Drain: Drain{Finishes: true, Note: "looks every 5 s whether anything is still under way; nothing but the kill bounds it"},
@@ -56,6 +58,8 @@ var sglang = adapter{
 					return Call{"POST", "/unload_lora_adapter", map[string]any{"lora_name": name}}
 				},
 			},
+			// return_token_ids is in none of the others that were read.
+			Weights: Safetensors, Schemes: []string{fp8Dynamic}, PromptLogprobs: true, TokenIDs: r.atLeast(0, 5, 23),
 			Sleep: Sleep{Call{"POST", "/release_memory_occupation", map[string]any{}}, Call{"POST", "/resume_memory_occupation", map[string]any{}}},
 		}
 	},

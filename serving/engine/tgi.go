@@ -35,7 +35,7 @@ var tgi = adapter{
 	},
 	facts: func(s Serve, _ release) Facts {
 		return Facts{
-			Ready: "/health", Loaded: true, Token: completion(s.Alias),
+			Ready: "/health", Loaded: true, Token: completion(s.Alias), Weights: Safetensors, Schemes: []string{fp8Dynamic},
 			Drain: Drain{Finishes: true, Bounded: true, Note: "finishes what was begun within --graceful-termination-timeout"},
 			Metrics: Metrics{Path: "/metrics", Names: map[Signal][]string{
 				Running: {"tgi_batch_current_size"},

@@ -11,6 +11,9 @@ import (
 var trtllm = adapter{
 	kind: "trtllm", oldest: "1.2.0", newest: "1.2.1", port: 8000,
 	build: func(b *builder) {
+		if b.CPU {
+			b.fail("gpu", "it computes on GPUs alone")
+		}
 		b.arg("/bin/sh", "-c", `printf %s "$LLMOPS_TRTLLM_CONFIG" >/tmp/llmops-trtllm.yaml && exec "$@"`, "sh",
 			"trtllm-serve", b.Dir, "--host", b.host, "--port", b.port, "--backend", "pytorch")
 		b.number("tensor_parallel", "--tp_size", b.TensorParallel)
@@ -58,7 +61,7 @@ var trtllm = adapter{
 	},
 	facts: func(s Serve, _ release) Facts {
 		return Facts{
-			Ready: "/health", Loaded: true, Token: completion(s.Alias),
+			Ready: "/health", Loaded: true, Token: completion(s.Alias), Weights: Safetensors,
 			Drain: Drain{Finishes: true, Note: "its web server waits for open connections; nothing but the kill bounds it"},
 			Metrics: Metrics{Path: "/prometheus/metrics", Names: map[Signal][]string{
 				Running:       {"trtllm_num_requests_running"},

@@ -10,6 +10,7 @@ var vllm = adapter{
 		b.number("max_model_len", "--max-model-len", b.MaxModelLen)
 		b.number("max_num_seqs", "--max-num-seqs", b.MaxNumSeqs)
 		b.number("max_num_batched_tokens", "--max-num-batched-tokens", b.MaxNumBatchedTokens)
+		b.needsGPU("kv_offload")
 		words := map[KVDtype]string{FP8: "fp8_e4m3", E5M2: "fp8_e5m2"}
 		if b.release.atLeast(0, 11) {
 			words[BF16] = "bfloat16"
@@ -33,6 +34,7 @@ var vllm = adapter{
 			b.arg("--quantization", b.Quantise)
 		}
 		b.vllmLoRA()
+		b.needsGPU("sleep")
 		if b.on("sleep") {
 			b.arg("--enable-sleep-mode")
 			b.env("VLLM_SERVER_DEV_MODE", "1") // without it the calls are not served
@@ -61,6 +63,8 @@ var vllm = adapter{
 			Metrics:  Metrics{Path: "/metrics", Names: vllmNames},
 			Adapters: vllmAdapters,
 			Sleep:    Sleep{Call{"POST", "/sleep?level=1", nil}, Call{"POST", "/wake_up", nil}},
+			// int4 has one scale for a matrix; it wants one for each channel or group.
+			Weights: Safetensors, Schemes: []string{fp8Dynamic}, PromptLogprobs: true, TokenIDs: r.atLeast(0, 10, 2),
 		}
 		if !r.atLeast(0, 18) {
 			f.Drain = Drain{Note: "breaks off what it serves; take it out of the route first"}
