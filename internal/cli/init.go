@@ -86,6 +86,11 @@ canary:
   #rollback_on: [ttft, tpot, errors, refusals]
 
 #standby: 48h # how long the version before stays warm
+
+# With scale, replicas follow the load, and the standby with them: requests and share
+# of the KV cache that each shall have, burn of the TTFT budget, and a schedule.
+#   scale: {max: 8, streams: 192, kv: 80%, burn: 6x, up: 3m, down: 15m, ahead: 10m, zone: UTC,
+#     schedule: [{days: mon-fri, from: "07:30", to: "19:00", min: 4}]}
 `
 
 // itemExample is a line of a suite's file.

@@ -160,9 +160,11 @@ type Want struct {
 
 // Action changes a count, or says what a person must know when To equals From.
 type Action struct {
-	Job, Group string
-	From, To   int
-	Reason     string
+	Job    string `json:"job"`
+	Group  string `json:"group"`
+	From   int    `json:"from"`
+	To     int    `json:"to"`
+	Reason string `json:"reason"`
 }
 
 // Step decides for one alias at a time. Arms are of that alias; moving says that a run
