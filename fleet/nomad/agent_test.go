@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"llmops/fleet/nomad/nomadtest"
+	"llmops/fleet/nomad/nomadtest/recorded"
 )
 
 // agents are shared by the tests of this package: one takes seconds to start.
@@ -27,6 +28,31 @@ func TestMain(m *testing.M) {
 		agents.stop()
 	}
 	os.Exit(code)
+}
+
+// both runs a test against the recorded server, which is new each time, and against a
+// real agent where there is one.
+func both(t *testing.T, fn func(t *testing.T, c *api.Client)) {
+	t.Helper()
+	t.Run("recorded", func(t *testing.T) { fn(t, replay(t, recorded.Options{})) })
+	t.Run("agent", func(t *testing.T) { fn(t, agent(t)) })
+}
+
+func replay(t *testing.T, o recorded.Options) *api.Client {
+	t.Helper()
+	_, c := server(t, o)
+	return c
+}
+
+func server(t *testing.T, o recorded.Options) (*recorded.Server, *api.Client) {
+	t.Helper()
+	s := recorded.Start(o)
+	t.Cleanup(s.Close)
+	c, err := s.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, c
 }
 
 // agent is a real Nomad in development mode.

@@ -8,21 +8,33 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"llmops/fleet"
 	"llmops/fleet/drain"
 	"llmops/fleet/fleettest"
 	"llmops/fleet/nomad/nomadtest"
+	"llmops/fleet/nomad/nomadtest/recorded"
 	"llmops/jobs"
 )
 
 // On two clients: the node that goes is replaced before it does, so that at no moment
 // fewer replicas answer than before; on the last client the drain is refused.
 func TestMakeBeforeBreakDrain(t *testing.T) {
-	c, stop, err := nomadtest.Cluster(nomadtest.Binary(t), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
+	t.Run("recorded", func(t *testing.T) {
+		testMakeBeforeBreak(t, replay(t, recorded.Options{Nodes: []recorded.Node{{Name: "test"}, {Name: "test-2"}}}))
+	})
+	t.Run("agent", func(t *testing.T) {
+		c, stop, err := nomadtest.Cluster(nomadtest.Binary(t), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		testMakeBeforeBreak(t, c)
+	})
+}
+
+func testMakeBeforeBreak(t *testing.T, c *api.Client) {
 	bin, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -62,13 +62,17 @@ func scheduler(t *testing.T, c *api.Client) *Scheduler {
 	return NewScheduler(c, Options{Files: jobs.Files, Bin: bin})
 }
 
-func TestScheduler(t *testing.T) {
-	s := scheduler(t, agent(t))
+func TestScheduler(t *testing.T) { both(t, testScheduler) }
+
+func testScheduler(t *testing.T, c *api.Client) {
+	s := scheduler(t, c)
 	fleettest.Scheduler(t, s, group(""), group("ends"))
 }
 
-func TestDrain(t *testing.T) {
-	s := scheduler(t, agent(t))
+func TestDrain(t *testing.T) { both(t, testDrain) }
+
+func testDrain(t *testing.T, c *api.Client) {
+	s := scheduler(t, c)
 	nodes, err := s.Nodes(t.Context())
 	if err != nil || len(nodes) != 1 || !nodes[0].Ready || !nodes[0].Eligible {
 		t.Fatalf("nodes %+v, %v", nodes, err)
@@ -91,8 +95,9 @@ func TestDrain(t *testing.T) {
 }
 
 // What others registered is neither taken over nor stopped.
-func TestForeignJobs(t *testing.T) {
-	c := agent(t)
+func TestForeignJobs(t *testing.T) { both(t, testForeignJobs) }
+
+func testForeignJobs(t *testing.T, c *api.Client) {
 	s := scheduler(t, c)
 	job, err := s.parse(fleet.Job{Name: "theirs", Groups: []fleet.Group{group("")("main")}})
 	if err != nil {
@@ -113,8 +118,10 @@ func TestForeignJobs(t *testing.T) {
 	}
 }
 
-func TestPlanSaysWhatChanges(t *testing.T) {
-	s := scheduler(t, agent(t))
+func TestPlanSaysWhatChanges(t *testing.T) { both(t, testPlanSaysWhatChanges) }
+
+func testPlanSaysWhatChanges(t *testing.T, c *api.Client) {
+	s := scheduler(t, c)
 	j := fleet.Job{Name: "diff", Version: "v1", Groups: []fleet.Group{group("")("main")}}
 	j.Groups[0].Count = 1
 	rev, err := s.Apply(t.Context(), j, 0)

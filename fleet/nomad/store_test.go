@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"llmops/fleet"
 	"llmops/fleet/fleettest"
 )
@@ -26,15 +28,17 @@ func empty(t *testing.T, s *Store) {
 	}
 }
 
-func TestStore(t *testing.T) {
-	c := agent(t)
+func TestStore(t *testing.T) { both(t, testStore) }
+
+func testStore(t *testing.T, c *api.Client) {
 	empty(t, NewStore(c, ""))
 	fleettest.Store(t, func(t *testing.T) fleet.Store { return NewStore(c, "") })
 }
 
 // What the cluster knows can be read as documents, and not written.
-func TestMembers(t *testing.T) {
-	c := agent(t)
+func TestMembers(t *testing.T) { both(t, testMembers) }
+
+func testMembers(t *testing.T, c *api.Client) {
 	s := scheduler(t, c)
 	m := NewMembers(NewStore(c, ""), s)
 	empty(t, m.Store)
