@@ -12,6 +12,7 @@ import (
 	"llmops/pipeline/canary"
 	"llmops/serving/deploy"
 	"llmops/serving/route"
+	"llmops/serving/slo"
 )
 
 const standbyPrefix = "index/standby/"
@@ -24,6 +25,7 @@ type Standby struct {
 	// Probed is when it last produced a token, and Broken why it did not since.
 	Probed time.Time `json:"probed"`
 	Broken string    `json:"broken,omitempty"`
+	SLO    slo.Class `json:"slo"` // that it is held to
 }
 
 // keepStandby writes down until when the version before is kept.
@@ -36,7 +38,7 @@ func keepStandby(ctx context.Context, a *Attempt, out PromoteOutput) error {
 	if err != nil && !errors.Is(err, fleet.ErrNotFound) {
 		return err
 	}
-	body := mustJSON(Standby{Alias: out.Alias, Version: out.Standby, Until: out.Until, Probed: a.Deps.Now().UTC()})
+	body := mustJSON(Standby{Alias: out.Alias, Version: out.Standby, Until: out.Until, Probed: a.Deps.Now().UTC(), SLO: a.Spec.SLO})
 	if _, err := a.Deps.Store.Put(ctx, name, body, d.Rev); err != nil && !errors.Is(err, fleet.ErrConflict) {
 		return fmt.Errorf("keeping the standby: %w", err)
 	}

@@ -60,6 +60,7 @@ func (h *host) scaleAlias(ctx context.Context, sc pipeline.Scaling) error {
 	if err != nil {
 		return err
 	}
+	moving = moving || doc.Lease != nil // a drill's, say
 	was, rev, err := pipeline.ReadScaled(ctx, h.o.Store, sc.Alias)
 	if err != nil {
 		return err

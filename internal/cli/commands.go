@@ -21,6 +21,7 @@ func commands(e *env) []*cobra.Command {
 		in(groupOnboard, newRunsCmd(e)),
 		in(groupOperate, newStatusCmd(e)),
 		in(groupOperate, newRollbackCmd(e)),
+		in(groupOperate, newDrillCmd(e)),
 		in(groupOperate, newLogsCmd(e)),
 		in(groupOperate, newDownCmd(e)),
 		in(groupOperate, newFleetCmd(e)),

@@ -38,6 +38,7 @@ type aliasStatus struct {
 	Routers map[string]route.State `json:"routers,omitempty"`
 	Missing []string               `json:"missing,omitempty"`
 	Scale   *scaleStatus           `json:"scale,omitempty"`
+	Drill   *pipeline.Drilled      `json:"drill,omitempty"`
 }
 
 // scaleStatus is how an alias's replicas follow its load.
@@ -139,6 +140,9 @@ func (h *home) aliasStatus(ctx context.Context, name string) (a aliasStatus, err
 	if a.Route, err = route.Decode(d.Body); err != nil {
 		return a, err
 	}
+	if a.Drill, err = pipeline.LastDrill(ctx, h.store, a.Route.Alias); err != nil {
+		return a, err
+	}
 	a.Alias, a.Live, a.Routers = a.Route.Alias, a.Route.Live(), map[string]route.State{}
 	admins, err := h.admins(ctx)
 	for _, name := range slices.Sorted(maps.Keys(admins)) {
@@ -171,6 +175,9 @@ func statusTable(w *tabwriter.Writer, s status) {
 		}
 		for _, name := range a.Missing {
 			row(w, "", name, "does not answer", "")
+		}
+		if a.Drill != nil {
+			row(w, "", "drilled", a.Drill.At.Format(time.DateTime), a.Drill.Verdict.Outcome)
 		}
 		if a.Scale != nil {
 			row(w, "", "scales", fmt.Sprintf("%d to %d", a.Scale.Policy.Min, a.Scale.Policy.Max), a.Scale.String())
