@@ -127,8 +127,9 @@ type Job struct {
 }
 
 // Group is a number of equal replicas. In Argv and Env the scheduler replaces
-// ${LLMOPS_ADDR} by the address the replica must listen on, ${LLMOPS_NONCE} by
-// the replica's nonce, ${LLMOPS_ADMIN} by its second address, ${LLMOPS_DIR} by a
+// ${LLMOPS_ADDR} by the address the replica must listen on, ${LLMOPS_HOST} and
+// ${LLMOPS_PORT} by its two parts, as the process sees them, ${LLMOPS_NONCE} by the
+// replica's nonce, ${LLMOPS_ADMIN} by its second address, ${LLMOPS_DIR} by a
 // folder that it may write to and ${LLMOPS_BIN} by the path of this program.
 type Group struct {
 	Name  string            `json:"name"`

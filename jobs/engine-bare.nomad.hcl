@@ -80,6 +80,7 @@ variable "progress" {
 variable "groups" {
   type = list(object({
     name     = string
+    near     = string # meta.rack to be in, if it can be; empty: any
     count    = number
     argv     = list(string)
     env      = map(string)
@@ -129,6 +130,22 @@ job "llmops" {
     labels   = [group.value.name]
     content {
       count = group.value.count
+
+      dynamic "affinity" {
+        for_each = group.value.near == "" ? [] : [group.value.near]
+        content {
+          attribute = "${meta.rack}"
+          value     = affinity.value
+          weight    = 100
+        }
+      }
+      dynamic "spread" {
+        for_each = group.value.near == "" ? ["${meta.rack}"] : []
+        content {
+          attribute = spread.value
+          weight    = 50
+        }
+      }
 
       # Out of the services first: no router sends anything to what is about to stop.
       shutdown_delay = "10s"

@@ -28,6 +28,7 @@ variable "driver" {
 variable "groups" {
   type = list(object({
     name     = string
+    near     = string # meta.rack to be in, if it can be; empty: any
     count    = number
     argv     = list(string)
     env      = map(string)
@@ -61,6 +62,15 @@ job "llmops" {
     labels   = [group.value.name]
     content {
       count = group.value.count
+
+      dynamic "affinity" {
+        for_each = group.value.near == "" ? [] : [group.value.near]
+        content {
+          attribute = "${meta.rack}"
+          value     = affinity.value
+          weight    = 100
+        }
+      }
 
       # A replica that is replaced stays until the new one is healthy.
       update {
@@ -141,6 +151,18 @@ job "llmops" {
           args    = slice(group.value.argv, 1, length(group.value.argv))
         }
         env = group.value.env
+
+        # Nothing keeps a process from the other GPUs of its node, and env is read before
+        # the device is known: a template is read after.
+        dynamic "template" {
+          for_each = group.value.gpus == 0 ? [] : ["CUDA_VISIBLE_DEVICES={{ env \"NVIDIA_VISIBLE_DEVICES\" }}"]
+          content {
+            data        = template.value
+            destination = "secrets/gpu.env"
+            env         = true
+            change_mode = "noop"
+          }
+        }
         resources {
           cpu    = 100
           memory = 256

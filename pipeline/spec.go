@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"llmops/serving/deploy"
+	"llmops/serving/engine"
 	"llmops/serving/scale"
 	"llmops/serving/slo"
 )
@@ -39,14 +40,37 @@ type Spec struct {
 	Scale     *scale.Policy `json:"scale,omitempty"` // nil: the number of replicas stays
 }
 
-// Engine is what serves the model. Fault is one of the embedded engine's own
-// faults, given to the candidate only: it is how a bad release is rehearsed.
+// Engine is what serves the model, and how; what is left at its zero value is left to
+// the engine. Fault is one of the embedded engine's own faults, given to the candidate
+// only: it is how a bad release is rehearsed.
 type Engine struct {
-	Kind        string `json:"kind"`
-	MaxModelLen int    `json:"max_model_len"`
-	MaxNumSeqs  int    `json:"max_num_seqs"`
-	Fault       string `json:"fault,omitempty"`
+	Kind                string             `json:"kind"`
+	Release             string             `json:"release,omitempty"`
+	Image               string             `json:"image,omitempty"`
+	MaxModelLen         int                `json:"max_model_len"` // tokens of prompt and answer
+	MaxNumSeqs          int                `json:"max_num_seqs"`
+	MaxNumBatchedTokens int                `json:"max_num_batched_tokens,omitempty"` // of one step
+	TensorParallel      int                `json:"tensor_parallel,omitempty"`
+	PipelineParallel    int                `json:"pipeline_parallel,omitempty"`
+	KVCache             engine.KVDtype     `json:"kv_cache,omitempty"`
+	KVOffload           int64              `json:"kv_offload,omitempty"` // bytes of host memory
+	Speculative         engine.Speculative `json:"speculative,omitzero"`
+	LoRA                engine.LoRA        `json:"lora,omitzero"`
+	Sleep               bool               `json:"sleep,omitempty"`
+	Drain               time.Duration      `json:"drain,omitempty"`
+	Env                 map[string]string  `json:"env,omitempty"`
+	Fault               string             `json:"fault,omitempty"`
 }
+
+// reference is the engine that the parent runs under: without what makes its answers
+// less exact, which is the candidate's to show harmless.
+func (e Engine) reference() Engine {
+	e.KVCache, e.Speculative, e.Fault = "", engine.Speculative{}, ""
+	return e
+}
+
+// gpus are how many one replica takes.
+func (e Engine) gpus() int { return max(e.TensorParallel, 1) * max(e.PipelineParallel, 1) }
 
 // Quantise is the scheme of the candidate's weights; an empty Scheme serves
 // the source as it is. Keep names modules that stay as they are.
@@ -55,11 +79,30 @@ type Quantise struct {
 	Keep   []string `json:"keep,omitempty"`
 }
 
-// Placement is where and how often the model runs.
+// Placement is where and how often the model runs. GPU is CPU or a name of the
+// roofline's catalogue; Near is a rack to be in.
 type Placement struct {
 	GPU      string `json:"gpu"`
 	Replicas int    `json:"replicas"`
 	Pool     string `json:"pool"`
+	Zone     string `json:"zone,omitempty"`
+	Near     string `json:"near,omitempty"`
+}
+
+// CPU is the placement without a GPU, and Interactive the pool that is meant when
+// nothing is said.
+const (
+	CPU         = "cpu"
+	Interactive = "interactive"
+)
+
+// place is what of a placement is part of a version: one that is moved is another, so
+// that it moves by a canary. As it was before there was a choice it is nil.
+func (p Placement) place() []string {
+	if (p.GPU == "" || p.GPU == CPU) && (p.Pool == "" || p.Pool == Interactive) && p.Zone == "" && p.Near == "" {
+		return nil
+	}
+	return []string{p.GPU, p.Pool, p.Zone, p.Near}
 }
 
 // Traffic is the traffic to plan for: requests a second, and tokens in and out

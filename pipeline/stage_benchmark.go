@@ -7,11 +7,13 @@ import (
 	"slices"
 
 	"llmops/evidence"
+	"llmops/model"
 	"llmops/model/chat"
 	"llmops/model/tokenizer"
 	"llmops/pipeline/benchmark"
 	"llmops/pipeline/benchmark/load"
 	"llmops/pipeline/eval"
+	"llmops/roofline"
 	"llmops/serving/deploy"
 	"llmops/serving/openai"
 )
@@ -50,10 +52,30 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	}
 	a.Output(BenchmarkOutput{Points: points})
 	v := benchmark.Judge(points, o)
+	r, err := candidateRoof(ctx, a)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
 	for _, p := range points {
 		v.Warnings = append(v.Warnings, fmt.Sprintf("%g/s: %s", p.Rate, p.Describe()))
+		if s := share(r, p, a.Spec.Traffic, len(bases)); s != "" {
+			v.Warnings = append(v.Warnings, fmt.Sprintf("%g/s: %s", p.Rate, s))
+		}
 	}
 	return v, nil
+}
+
+// candidateRoof is the roofline of what is measured; nil without a GPU.
+func candidateRoof(ctx context.Context, a *Attempt) (*roofline.Roof, error) {
+	var w Weights
+	if err := a.Result(ctx, StageQuantise, &w); err != nil {
+		return nil, err
+	}
+	shape, err := model.LoadShape(w.Dir)
+	if err != nil {
+		return nil, err
+	}
+	return roof(a.Spec, shape, w)
 }
 
 // benchmarkRequests are what the benchmark sends.

@@ -49,8 +49,7 @@ func runDeploy(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := errors.Join(a.Result(ctx, StageDownload, &src), a.Result(ctx, StageQuantise, &cand)); err != nil {
 		return evidence.Verdict{}, err
 	}
-	parentEngine := a.Spec.Engine
-	parentEngine.Fault = ""
+	parentEngine := a.Spec.Engine.reference()
 	parent, err := version(ctx, a, src, parentEngine)
 	if err != nil {
 		return evidence.Verdict{}, err
@@ -166,7 +165,13 @@ func stable(ctx context.Context, a *Attempt, out *DeployOutput) error {
 	for _, v := range vs {
 		if v.Name == name {
 			out.Stable.Version = v
-			return nil
+			st, err := a.Deps.Scheduler.Status(ctx, JobName(a.Spec.Name, name))
+			for _, r := range st.Replicas {
+				if r.State == fleet.Healthy {
+					out.Stable.Ready = append(out.Stable.Ready, deploy.Ready{Replica: r})
+				}
+			}
+			return err
 		}
 	}
 	return fmt.Errorf("the route of %s names version %s, of which nothing is recorded", a.Spec.Name, name)

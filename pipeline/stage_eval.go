@@ -17,6 +17,14 @@ import (
 // evalWidth is how many requests each arm has in flight, bounded by the engine.
 const evalWidth = 8
 
+// width is how many requests each arm has in flight.
+func (a *Attempt) width() int {
+	if n := a.Spec.Engine.MaxNumSeqs; n > 0 {
+		return min(evalWidth, n)
+	}
+	return evalWidth
+}
+
 // EvalOutput is what the eval stage leaves: for each suite the digest of its
 // items and of the samples.
 type EvalOutput struct {
@@ -40,6 +48,11 @@ func runEval(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	var dep DeployOutput
 	if err := a.Result(ctx, StageDeploy, &dep); err != nil {
 		return evidence.Verdict{}, err
+	}
+	if dep.Parent.Version.Name == dep.Candidate.Version.Name && dep.Stable.addr() != "" {
+		// The source as it is, under another engine or other options: what is live is
+		// what it must answer as.
+		dep.Parent = dep.Stable
 	}
 	parent := eval.Arm{Name: "parent", Model: a.Spec.Name, Client: dep.Parent.client()}
 	cand := eval.Arm{Name: "candidate", Model: a.Spec.Name, Client: dep.Candidate.client()}
@@ -116,7 +129,7 @@ type trial struct {
 func questions(a *Attempt, s Suite, parent, cand eval.Arm) (trial, error) {
 	items, digest, err := eval.ReadItems(s.Items, s.Limit)
 	return trial{digest, len(items), nil, func(ctx context.Context) (lines []any, flips int, judge func(float64) evidence.Verdict, err error) {
-		samples, err := eval.Ask(ctx, parent, cand, items, min(evalWidth, a.Spec.Engine.MaxNumSeqs), func(d, n int64) { a.Progress(s.Name, d, n) })
+		samples, err := eval.Ask(ctx, parent, cand, items, a.width(), func(d, n int64) { a.Progress(s.Name, d, n) })
 		for _, x := range samples {
 			if x.Parent.Right != x.New.Right {
 				flips++
@@ -137,7 +150,7 @@ func retrieval(a *Attempt, s Suite, parent, cand eval.Arm) (trial, error) {
 		find = eval.Rerank
 	}
 	return trial{digest, len(corpus.Queries), s.At, func(ctx context.Context) (lines []any, flips int, judge func(float64) evidence.Verdict, err error) {
-		found, err := find(ctx, parent, cand, corpus, s.At, min(evalWidth, a.Spec.Engine.MaxNumSeqs), func(d, n int64) { a.Progress(s.Name, d, n) })
+		found, err := find(ctx, parent, cand, corpus, s.At, a.width(), func(d, n int64) { a.Progress(s.Name, d, n) })
 		for _, x := range found {
 			if x.Parent.Recall != x.New.Recall {
 				flips++

@@ -30,6 +30,7 @@ type PlanOutput struct {
 	KVFull     int64        `json:"kv_bytes_full"` // all sequences at full length
 	Weights    int64        `json:"weight_bytes"`
 	Replicas   int          `json:"replicas"`
+	Roof       *Roof        `json:"roof,omitempty"` // nil: on the processor
 	Suites     []PlanSuite  `json:"suites"`
 	Canary     []PlanCanary `json:"canary"`
 }
@@ -72,8 +73,19 @@ func runPlan(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	e := a.Spec.Engine
 	out := PlanOutput{Parameters: shape.Parameters(), KVToken: shape.KVBytesPerToken(2), Weights: cand.Bytes, Replicas: a.Spec.Placement.Replicas}
 	out.KVFull = int64(out.KVToken * float64(e.MaxModelLen) * float64(e.MaxNumSeqs))
-	fits := evidence.Check(fmt.Sprintf("the engine's %d tokens are within the model's %d", e.MaxModelLen, shape.MaxPositions), e.MaxModelLen <= shape.MaxPositions, 1)
-	v := evidence.All("the model fits its placement", fits)
+	longest, whose := e.MaxModelLen, "engine"
+	if longest == 0 { // left to the engine, which takes the model's
+		longest, whose = a.Spec.Traffic.Input+a.Spec.Traffic.Output, "traffic"
+	}
+	parts := []evidence.Verdict{evidence.Check(fmt.Sprintf("the %s's %d tokens are within the model's %d", whose, longest, shape.MaxPositions), longest <= shape.MaxPositions, 1)}
+	if fits := planRoof(a.Spec, shape, cand, &out); fits.Claim != "" {
+		parts = append(parts, fits)
+	}
+	placed, err := planFleet(ctx, a, src, cand)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	v := evidence.All("the model fits its placement", append(parts, placed...)...)
 	if err := planSuites(a, &out, &v); err != nil {
 		return v, err
 	}
@@ -83,6 +95,36 @@ func runPlan(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	}
 	a.Output(out)
 	return v, nil
+}
+
+// planFleet asks the fleet whether it has a place for parent and candidate, each by
+// itself: the hours of work before deploy would otherwise be for nothing.
+func planFleet(ctx context.Context, a *Attempt, src, cand Weights) (out []evidence.Verdict, err error) {
+	asked := ""
+	for _, arm := range []struct {
+		name string
+		w    Weights
+		e    Engine
+	}{{"parent", src, a.Spec.Engine.reference()}, {"candidate", cand, a.Spec.Engine}} {
+		v, err := planned(ctx, a, arm.w, arm.e)
+		if err != nil {
+			return nil, err
+		}
+		if v.Digest == asked {
+			break
+		}
+		asked = v.Digest
+		j, err := engineJob(a.Spec, v, arm.e)
+		if err != nil {
+			return nil, err
+		}
+		p, err := a.Deps.Scheduler.Plan(ctx, j)
+		if err != nil {
+			return nil, fmt.Errorf("asking the fleet for a place for the %s: %w", arm.name, err)
+		}
+		out = append(out, evidence.Check("the fleet has a place for the "+arm.name, p.Fits, 1, p.Reasons...))
+	}
+	return out, nil
 }
 
 // planSuites says what each suite can show, and warns where it is too little.

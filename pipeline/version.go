@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"llmops/fleet"
 	"llmops/model"
+	"llmops/roofline"
 	"llmops/serving/engine"
 )
 
@@ -43,13 +45,28 @@ func versions(ctx context.Context, s fleet.Store, alias string) (vs []Version, r
 }
 
 // deploymentDigest is of all that a version's answers and speed depend on.
-func deploymentDigest(w Weights, e Engine) string {
-	return string(model.DigestOf(mustJSON([]any{w.Digest, e})))
+func deploymentDigest(w Weights, e Engine, p Placement) string {
+	all := []any{w.Digest, e}
+	if where := p.place(); where != nil {
+		all = append(all, where)
+	}
+	return string(model.DigestOf(mustJSON(all)))
+}
+
+// planned is the version of these weights under this engine as version will have it,
+// which need not be there yet.
+func planned(ctx context.Context, a *Attempt, w Weights, e Engine) (Version, error) {
+	vs, err := Versions(ctx, a.Deps.Store, a.Spec.Name)
+	v := Version{Name: fmt.Sprintf("v%d", len(vs)), Digest: deploymentDigest(w, e, a.Spec.Placement), Dir: w.Dir}
+	if i := slices.IndexFunc(vs, func(old Version) bool { return old.Digest == v.Digest }); i >= 0 {
+		v = vs[i]
+	}
+	return v, err
 }
 
 // version finds or makes the version of these weights under this engine.
 func version(ctx context.Context, a *Attempt, w Weights, e Engine) (Version, error) {
-	digest := deploymentDigest(w, e)
+	digest := deploymentDigest(w, e, a.Spec.Placement)
 	for {
 		vs, rev, err := versions(ctx, a.Deps.Store, a.Spec.Name)
 		if err != nil {
@@ -78,17 +95,49 @@ func version(ctx context.Context, a *Attempt, w Weights, e Engine) (Version, err
 // JobName is the job that serves a version.
 func JobName(alias, version string) string { return fleet.Escape(alias) + "-" + version }
 
+// serve is what an engine is asked to serve v with.
+func serve(s Spec, v Version, e Engine) engine.Serve {
+	out := engine.Serve{
+		Kind: e.Kind, Alias: s.Name, Version: v.Name, Release: e.Release, Image: e.Image, Dir: v.Dir, Fault: e.Fault,
+		Replicas: s.Placement.Replicas, CPU: s.Placement.GPU == CPU,
+		TensorParallel: e.TensorParallel, PipelineParallel: e.PipelineParallel,
+		MaxModelLen: e.MaxModelLen, MaxNumSeqs: e.MaxNumSeqs, MaxNumBatchedTokens: e.MaxNumBatchedTokens,
+		KVDtype: e.KVCache, KVOffload: e.KVOffload, LoRA: e.LoRA, Sleep: e.Sleep, Speculative: e.Speculative, Drain: e.Drain, Env: e.Env,
+	}
+	if e.Kind != "embedded" {
+		out.Listen = "${LLMOPS_HOST}:${LLMOPS_PORT}"
+	}
+	if gpu, ok := roofline.Lookup(s.Placement.GPU); ok {
+		out.Need = fleet.Need{Kind: gpu.Device, Count: e.gpus()}
+	}
+	return out
+}
+
+// CheckEngine tells whether the engine of s can be asked for all that s says, for the
+// candidate and for the parent beside it. Nothing is looked at but s.
+func CheckEngine(s Spec) error {
+	for _, e := range []Engine{s.Engine, s.Engine.reference()} {
+		if _, err := engineJob(s, Version{Name: "v0", Dir: "/weights"}, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // engineJob is the job that serves v.
 func engineJob(s Spec, v Version, e Engine) (fleet.Job, error) {
-	g, err := engine.Group(engine.Serve{Kind: e.Kind, Alias: s.Name, Version: v.Name, Dir: v.Dir,
-		MaxModelLen: e.MaxModelLen, MaxNumSeqs: e.MaxNumSeqs, Fault: e.Fault, Replicas: s.Placement.Replicas})
+	g, err := engine.Group(serve(s, v, e))
 	if err != nil {
 		return fleet.Job{}, err
 	}
+	g.Near = s.Placement.Near
 	meta := map[string]string{"alias": s.Name, "version": v.Name, "role": v.Scheme}
+	if e.Kind != "embedded" {
+		meta["engine"] = e.Kind
+	}
 	if s.Task != "" {
 		meta["task"] = string(s.Task)
 	}
-	return fleet.Job{Name: JobName(s.Name, v.Name), Version: v.Name, Pool: s.Placement.Pool, Kind: fleet.Engine,
+	return fleet.Job{Name: JobName(s.Name, v.Name), Version: v.Name, Pool: s.Placement.Pool, Zone: s.Placement.Zone, Kind: fleet.Engine,
 		Groups: []fleet.Group{g}, Meta: meta}, nil
 }

@@ -29,6 +29,10 @@ type GPU struct {
 	BF16      Figure `json:"bf16"`
 	FP8       Figure `json:"fp8"`
 	Link      Figure `json:"link"` // of all its scale-up links together
+
+	// Device is a regular expression of the name under which NVIDIA's driver, and with
+	// it Nomad's plugin, knows the GPU; empty where neither does.
+	Device string `json:"device,omitempty"`
 }
 
 const (
@@ -51,15 +55,15 @@ func reached(gbs float64, src string) Figure  { return Figure{gbs * 1e9, Reached
 
 // catalogue is in the order of GPUs.
 var catalogue = []GPU{
-	{"assumed-192gb", capacity(192, assumed), peak(5.3, assumed), dense(1300, assumed), dense(2600, assumed), reached(300, assumed)},
-	{"a100-80gb", capacity(80, analysis), peak(2.039, analysis), dense(312, analysis), Figure{}, oneWay(600, analysis)},
-	{"h100-sxm", capacity(80, analysis), peak(3.35, analysis), dense(989.4, analysis), dense(1978.9, analysis), oneWay(900, analysis)},
-	{"h200-sxm", capacity(141, mlperf4), peak(4.8, versus), dense(989.4, versus), dense(1978.9, versus), oneWay(900, mlperf4)},
-	{"b200-sxm", capacity(180, mlperf6), peak(8, hgx), dense(2250, hgx), dense(4500, hgx), oneWay(1800, mlperf6)},
-	{"mi300x", capacity(192, mlperf4), peak(5.3, versus), dense(1307.4, versus), dense(2614.9, versus), oneWay(896, versus)},
-	{"mi325x", capacity(256, rocm), peak(6, rocm), dense(1307.4, rocm), dense(2614.9, rocm), oneWay(896, rocm)},
-	{"l40s", capacity(48, ada), peak(0.864, ada), dense(362.05, ada), dense(733, ada), oneWay(64, ada)},
-	{"l4", capacity(24, l4sheet), peak(0.3, l4sheet), dense(121, l4sheet), dense(242.5, l4sheet), oneWay(64, l4sheet)},
+	{"assumed-192gb", capacity(192, assumed), peak(5.3, assumed), dense(1300, assumed), dense(2600, assumed), reached(300, assumed), ""},
+	{"a100-80gb", capacity(80, analysis), peak(2.039, analysis), dense(312, analysis), Figure{}, oneWay(600, analysis), "A100.*80GB"},
+	{"h100-sxm", capacity(80, analysis), peak(3.35, analysis), dense(989.4, analysis), dense(1978.9, analysis), oneWay(900, analysis), "H100 80GB HBM3"},
+	{"h200-sxm", capacity(141, mlperf4), peak(4.8, versus), dense(989.4, versus), dense(1978.9, versus), oneWay(900, mlperf4), "\\bH200$"},
+	{"b200-sxm", capacity(180, mlperf6), peak(8, hgx), dense(2250, hgx), dense(4500, hgx), oneWay(1800, mlperf6), "\\bB200$"},
+	{"mi300x", capacity(192, mlperf4), peak(5.3, versus), dense(1307.4, versus), dense(2614.9, versus), oneWay(896, versus), ""},
+	{"mi325x", capacity(256, rocm), peak(6, rocm), dense(1307.4, rocm), dense(2614.9, rocm), oneWay(896, rocm), ""},
+	{"l40s", capacity(48, ada), peak(0.864, ada), dense(362.05, ada), dense(733, ada), oneWay(64, ada), "\\bL40S$"},
+	{"l4", capacity(24, l4sheet), peak(0.3, l4sheet), dense(121, l4sheet), dense(242.5, l4sheet), oneWay(64, l4sheet), "\\bL4$"},
 }
 
 // GPUs are the catalogue. "assumed-192gb" is no product but the GPU of a published

@@ -209,7 +209,11 @@ func (k *keeper) launch() (*process, error) {
 	if err := syscall.Flock(int(token.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, fmt.Errorf("locking nonce: %w", err)
 	}
-	expand := strings.NewReplacer("${LLMOPS_ADDR}", addr, "${LLMOPS_ADMIN}", admin, "${LLMOPS_NONCE}", nonce, "${LLMOPS_DIR}", k.s.Dir, "${LLMOPS_BIN}", k.s.Bin).Replace
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	expand := strings.NewReplacer("${LLMOPS_ADDR}", addr, "${LLMOPS_HOST}", host, "${LLMOPS_PORT}", port, "${LLMOPS_ADMIN}", admin, "${LLMOPS_NONCE}", nonce, "${LLMOPS_DIR}", k.s.Dir, "${LLMOPS_BIN}", k.s.Bin).Replace
 	argv := make([]string, len(k.group.Argv))
 	for i, a := range k.group.Argv {
 		argv[i] = expand(a)

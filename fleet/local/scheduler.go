@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -48,6 +49,13 @@ func (s *Scheduler) job(ctx context.Context, name string) (fleet.Job, uint64, er
 	return j, d.Rev, nil
 }
 
+func argv0(g fleet.Group) string {
+	if len(g.Argv) == 0 {
+		return ""
+	}
+	return g.Argv[0]
+}
+
 // Plan implements fleet.Scheduler.
 func (s *Scheduler) Plan(ctx context.Context, j fleet.Job) (fleet.Plan, error) {
 	p := fleet.Plan{Fits: true}
@@ -60,6 +68,13 @@ func (s *Scheduler) Plan(ctx context.Context, j fleet.Job) (fleet.Plan, error) {
 		if g.GPU.Count > 0 {
 			p.Fits = false
 			p.Reasons = append(p.Reasons, fmt.Sprintf("group %s wants %d GPUs of kind %s; this machine's scheduler places CPU replicas only", g.Name, g.GPU.Count, g.GPU.Kind))
+		}
+		// What is named by a path, or by what stands for one, is looked for when it starts.
+		if name := argv0(g); name != "" && filepath.Base(name) == name && !strings.Contains(name, "${") {
+			if _, err := exec.LookPath(name); err != nil {
+				p.Fits = false
+				p.Reasons = append(p.Reasons, fmt.Sprintf("group %s runs %s, which is not on PATH on this machine: install it, or name a cluster with --fleet", g.Name, name))
+			}
 		}
 		if g.Addr != "" && g.Count > 1 {
 			p.Fits = false

@@ -1,11 +1,14 @@
 package nomad
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +31,8 @@ type variables struct {
 
 type groupVariables struct {
 	Name     string            `json:"name"`
+	Near     string            `json:"near"`
+	Image    string            `json:"image"`
 	Count    int               `json:"count"`
 	Argv     []string          `json:"argv"`
 	Env      map[string]string `json:"env"`
@@ -41,15 +46,37 @@ type groupVariables struct {
 	GPUs     int               `json:"gpus"`
 }
 
+// File is a job file, and what a job gives it beside itself.
+type File struct {
+	Name    string         // for errors, and in Options.Files where Text is empty
+	Text    string         // its content
+	Vars    map[string]any // further variables; one that the file does not declare is an error
+	Host    string         // where ${LLMOPS_HOST} is; empty: the node's own address
+	Program string         // in the place of the first word of each command line; empty: as it is
+}
+
+// declared are the names of the variables that a file has.
+var declared = regexp.MustCompile(`(?m)^\s*variable\s+"([^"]+)"`)
+
+// Declares lists the variables of a job file.
+func Declares(hcl string) []string {
+	var out []string
+	for _, m := range declared.FindAllStringSubmatch(hcl, -1) {
+		out = append(out, m[1])
+	}
+	return out
+}
+
 // placeholders are what stands for the program and for what only Nomad knows.
-func (o *Options) placeholders() *strings.Replacer {
+func (o *Options) placeholders(f File) *strings.Replacer {
 	return strings.NewReplacer("${LLMOPS_BIN}", o.Bin, "${LLMOPS_ADDR}", "${NOMAD_ADDR_http}", "${LLMOPS_ADMIN}", "${NOMAD_ADDR_admin}",
+		"${LLMOPS_HOST}", cmp.Or(f.Host, "${NOMAD_IP_http}"), "${LLMOPS_PORT}", "${NOMAD_PORT_http}",
 		"${LLMOPS_NONCE}", "${NOMAD_ALLOC_ID}", "${LLMOPS_DIR}", "${NOMAD_TASK_DIR}")
 }
 
-// file is the content of a variables file: JSON is HCL as well, but for the ${ that
-// both would interpolate.
-func (o *Options) file(j fleet.Job) (string, error) {
+// file is the content of a variables file for f: JSON is HCL as well, but for the ${
+// that both would interpolate.
+func (o *Options) file(j fleet.Job, f File) (string, error) {
 	if len(j.Groups) == 0 {
 		return "", fmt.Errorf("job %s has no groups", j.Name)
 	}
@@ -57,7 +84,7 @@ func (o *Options) file(j fleet.Job) (string, error) {
 	if p, ok := o.Pools[j.Pool]; ok {
 		v.Pool = p
 	}
-	put := o.placeholders()
+	put := o.placeholders(f)
 	for _, g := range j.Groups {
 		if len(g.Argv) == 0 {
 			return "", fmt.Errorf("group %s of job %s has nothing to run", g.Name, j.Name)
@@ -73,24 +100,30 @@ func (o *Options) file(j fleet.Job) (string, error) {
 			}
 		}
 		gv := groupVariables{
-			Name: g.Name, Count: g.Count, Env: map[string]string{}, Port: port, Admin: admin, Path: g.Check.Path,
+			Name: g.Name, Near: g.Near, Image: g.Image, Count: g.Count, Env: map[string]string{}, Port: port, Admin: admin, Path: g.Check.Path,
 			Interval: duration(g.Check.Interval, 10*time.Second), Timeout: duration(g.Check.Timeout, 3*time.Second), Grace: duration(g.Grace, 5*time.Second),
 			GPU: g.GPU.Kind, GPUs: g.GPU.Count,
 		}
 		for _, a := range g.Argv {
 			gv.Argv = append(gv.Argv, put.Replace(a))
 		}
+		gv.Argv[0] = cmp.Or(f.Program, gv.Argv[0])
 		for k, e := range g.Env {
 			gv.Env[k] = put.Replace(e)
 		}
 		v.Groups = append(v.Groups, gv)
 	}
 	all := map[string]any{"name": v.Name, "pool": v.Pool, "zone": v.Zone, "groups": v.Groups}
-	if o.Vars != nil {
-		maps.Copy(all, o.Vars(j))
-	}
+	maps.Copy(all, f.Vars)
 	var b strings.Builder
-	for key, value := range all {
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		value := all[key]
+		if f.Text != "" && !slices.Contains(Declares(f.Text), key) {
+			if key == "zone" && j.Zone == "" {
+				continue
+			}
+			return "", fmt.Errorf("job %s: %s declares no variable %s, which the job needs; it has %s", j.Name, f.Name, key, strings.Join(Declares(f.Text), ", "))
+		}
 		text, err := json.Marshal(value)
 		if err != nil {
 			return "", err
@@ -123,24 +156,30 @@ func portOf(addr string) (int, error) {
 // parse makes the Nomad job of j: the agent reads the file, so that it means what it
 // means to the people who use that agent.
 func (s *Scheduler) parse(j fleet.Job) (*api.Job, error) {
-	name := "process.nomad.hcl"
+	f := File{Name: "process.nomad.hcl"}
 	if s.o.File != nil {
-		name = s.o.File(j)
+		var err error
+		if f, err = s.o.File(j); err != nil {
+			return nil, err
+		}
 	}
-	hcl, err := fs.ReadFile(s.o.Files, name)
-	if err != nil {
-		return nil, fmt.Errorf("reading job file: %w", err)
+	if f.Text == "" {
+		hcl, err := fs.ReadFile(s.o.Files, f.Name)
+		if err != nil {
+			return nil, fmt.Errorf("reading job file: %w", err)
+		}
+		f.Text = string(hcl)
 	}
-	vars, err := s.o.file(j)
+	vars, err := s.o.file(j, f)
 	if err != nil {
 		return nil, err
 	}
-	job, err := s.client.Jobs().ParseHCLOpts(&api.JobsParseRequest{JobHCL: string(hcl), Variables: vars, Canonicalize: true})
+	job, err := s.client.Jobs().ParseHCLOpts(&api.JobsParseRequest{JobHCL: f.Text, Variables: vars, Canonicalize: true})
 	if err != nil {
-		return nil, fmt.Errorf("parsing %s for job %s: %w", name, j.Name, s.explain(err, "parse-job in namespace "+s.namespace))
+		return nil, fmt.Errorf("parsing %s for job %s: %w", f.Name, j.Name, s.explain(err, "parse-job in namespace "+s.namespace))
 	}
 	if job.ID == nil || *job.ID != j.Name {
-		return nil, fmt.Errorf("parsing %s for job %s: the file must take its id from the variable name", name, j.Name)
+		return nil, fmt.Errorf("parsing %s for job %s: the file must take its id from the variable name", f.Name, j.Name)
 	}
 	job.Namespace = &s.namespace
 	text, err := json.Marshal(j)

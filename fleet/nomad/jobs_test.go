@@ -16,7 +16,7 @@ import (
 
 // variablesOf are what each file of jobs is parsed with, beside its defaults: those of
 // the engines come from their adapters, so that what is parsed is what would run.
-func variablesOf(t *testing.T, file, pool string) string {
+func variablesOf(t *testing.T, file, pool, near, image string) string {
 	t.Helper()
 	kind := strings.TrimSuffix(strings.TrimPrefix(file, "engine-"), ".nomad.hcl")
 	s := engine.Serve{Kind: kind, Alias: "q", Dir: "/models/q", Replicas: 2, TensorParallel: 4, MaxModelLen: 32768, MaxNumSeqs: 64, Need: fleet.Need{Kind: "H100", Count: 4}}
@@ -46,12 +46,13 @@ argv   = ["/usr/local/bin/llmops", "download", "/mnt/q", "--out", "/models"]`
 		if err != nil {
 			t.Fatal(err)
 		}
+		g.Near, g.Image = near, image
 		if s.Role == "" && len(roles) > 1 {
 			g.Name = "long"
 		}
 		j.Groups = append(j.Groups, g)
 	}
-	vars, err := (&Options{Bin: "/usr/local/bin/llmops", Pools: map[string]string{pool: pool}}).file(j)
+	vars, err := (&Options{Bin: "/usr/local/bin/llmops", Pools: map[string]string{pool: pool}}).file(j, File{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func TestJobFiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			vars := variablesOf(t, name, "default")
+			vars := variablesOf(t, name, "default", "", "")
 			job := parseFile(t, c, string(text), vars)
 			if *job.ID != "q-v1" {
 				t.Errorf("id is %s: it must be the variable name", *job.ID)
@@ -117,7 +118,7 @@ func TestJobFilesPlacement(t *testing.T) {
 			t.Errorf("%s has no job file: %v", kind, err)
 			continue
 		}
-		vars := strings.ReplaceAll(variablesOf(t, file, "gpu-h100"), `"port":`, `"near":"r2","image":"own/engine@sha256:1","port":`)
+		vars := variablesOf(t, file, "gpu-h100", "r2", "own/engine@sha256:1")
 		job := parseFile(t, c, string(text), vars+`
 residency  = "eu"
 compliance = ["hipaa", "soc2"]

@@ -14,12 +14,11 @@ import (
 
 // Options say how jobs become Nomad's.
 type Options struct {
-	Namespace string                           // empty: Nomad's default
-	Files     fs.FS                            // job files
-	File      func(j fleet.Job) string         // which of them a job takes; nil: process.nomad.hcl
-	Bin       string                           // where llmops is on every node
-	Pools     map[string]string                // node pools by the names that models use; others: default
-	Vars      func(j fleet.Job) map[string]any // further variables of that file; nil: none
+	Namespace string                          // empty: Nomad's default
+	Files     fs.FS                           // job files
+	File      func(j fleet.Job) (File, error) // the one that a job takes; nil: process.nomad.hcl
+	Bin       string                          // where llmops is on every node
+	Pools     map[string]string               // node pools by the names that models use; others: default
 }
 
 // Scheduler places jobs in a Nomad cluster.

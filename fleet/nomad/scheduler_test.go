@@ -146,7 +146,7 @@ func TestVariablesFile(t *testing.T) {
 	o := &Options{Bin: "/opt/llmops", Pools: map[string]string{"interactive": "gpu-h100"}}
 	text, err := o.file(fleet.Job{Name: "a/b", Pool: "interactive", Zone: "az1", Groups: []fleet.Group{{
 		Name: "main", Count: 2, Argv: []string{"${LLMOPS_BIN}", "--listen", "${LLMOPS_ADDR}", "${HOME} \"quoted\""}, Addr: "0.0.0.0:8400", GPU: fleet.Need{Kind: "H100", Count: 4},
-	}}})
+	}}}, File{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +156,51 @@ func TestVariablesFile(t *testing.T) {
 		}
 	}
 	for _, j := range []fleet.Job{{Name: "x"}, {Name: "x", Groups: []fleet.Group{{Name: "g"}}}, {Name: "x", Groups: []fleet.Group{{Name: "g", Argv: []string{"a"}, Addr: "host"}}}} {
-		if _, err := o.file(j); err == nil {
+		if _, err := o.file(j, File{}); err == nil {
 			t.Errorf("accepted %+v", j)
+		}
+	}
+}
+
+func TestVariablesOfAFile(t *testing.T) {
+	o := &Options{Bin: "/opt/llmops"}
+	job := func(zone string) fleet.Job {
+		return fleet.Job{Name: "q", Zone: zone, Groups: []fleet.Group{{Name: "main", Near: "r7", Image: "own", Argv: []string{"vllm", "--host", "${LLMOPS_HOST}", "--port", "${LLMOPS_PORT}"}}}}
+	}
+	own := `variable "name" {}
+  variable "pool" {}
+variable "groups" {}
+# variable "zone" {}
+`
+	for _, c := range []struct {
+		name string
+		j    fleet.Job
+		f    File
+		want []string // in the text, or in the error
+		fail bool
+	}{
+		{"on a node", job(""), File{}, []string{`["vllm","--host","$${NOMAD_IP_http}","--port","$${NOMAD_PORT_http}"]`, `"near":"r7"`, `"image":"own"`}, false},
+		{"in a container", job(""), File{Host: "0.0.0.0"}, []string{`["vllm","--host","0.0.0.0","--port","$${NOMAD_PORT_http}"]`}, false},
+		{"by its path", job(""), File{Program: "/opt/vllm/bin/vllm"}, []string{`["/opt/vllm/bin/vllm","--host"`}, false},
+		{"more variables", job(""), File{Vars: map[string]any{"cpu": 4000, "compliance": []any{"hipaa"}}}, []string{"cpu = 4000\n", `compliance = ["hipaa"]`}, false},
+		{"a file without zones, of a job without one", job(""), File{Name: "own", Text: own}, []string{`name = "q"`}, false},
+		{"a file without zones", job("az1"), File{Name: "own", Text: own}, []string{"own declares no variable zone", "it has name, pool, groups"}, true},
+		{"a variable that there is not", job(""), File{Name: "own", Text: own, Vars: map[string]any{"spot": "only"}}, []string{"own declares no variable spot"}, true},
+	} {
+		text, err := o.file(c.j, c.f)
+		if (err != nil) != c.fail {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if err != nil {
+			text = err.Error()
+		}
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: %s lacks %s", c.name, text, want)
+			}
+		}
+		if strings.Contains(text, "zone = ") && strings.Contains(c.f.Text, "# variable") {
+			t.Errorf("%s: a variable that is not declared is given", c.name)
 		}
 	}
 }

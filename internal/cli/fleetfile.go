@@ -3,7 +3,6 @@ package cli
 import (
 	"path/filepath"
 
-	"llmops/fleet"
 	"llmops/fleet/nomad"
 	"llmops/internal/config"
 	"llmops/jobs"
@@ -43,7 +42,11 @@ func (e *env) onFleet(h *home) error {
 			return unwritable(err)
 		}
 	}
-	h.on(f.File, nomad.NewStore(client, n.Namespace), nomad.NewScheduler(client, nomad.Options{Namespace: n.Namespace, Files: jobs.Files, File: jobFile, Bin: n.Bin, Pools: n.Pools, Vars: jobVars(n)}))
+	h.placing = &placing{file: f.File, nomad: n, state: h.dir}
+	if err := h.placing.check(); err != nil {
+		return err
+	}
+	h.on(f.File, nomad.NewStore(client, n.Namespace), nomad.NewScheduler(client, nomad.Options{Namespace: n.Namespace, Files: jobs.Files, File: h.placing.job, Bin: n.Bin, Pools: n.Pools}))
 	return nil
 }
 
@@ -61,29 +64,11 @@ func (e *env) onOwnCluster(h *home) error {
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
-	h.on(ownCluster, nomad.NewStore(client, namespace), nomad.NewScheduler(client, nomad.Options{Namespace: namespace, Files: jobs.Files, File: jobFile}))
+	h.on(ownCluster, nomad.NewStore(client, namespace), nomad.NewScheduler(client, nomad.Options{Namespace: namespace, Files: jobs.Files, File: (&placing{state: h.dir}).job}))
 	return nil
 }
 
 // on puts h on a cluster.
 func (h *home) on(name string, store *nomad.Store, s *nomad.Scheduler) {
 	h.fleet, h.scheduler, h.store = name, s, nomad.NewMembers(store, s)
-}
-
-// jobFile is the job file of a job of ours.
-func jobFile(j fleet.Job) string {
-	if j.Kind == fleet.Router {
-		return "router.nomad.hcl"
-	}
-	return "process.nomad.hcl"
-}
-
-// jobVars are what the fleet's file says about job files.
-func jobVars(n config.Nomad) func(fleet.Job) map[string]any {
-	return func(fleet.Job) map[string]any {
-		if n.Driver == "" {
-			return nil
-		}
-		return map[string]any{"driver": n.Driver}
-	}
 }

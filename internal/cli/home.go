@@ -33,7 +33,8 @@ type home struct {
 	store     fleet.Store
 	blobs     fleet.Blobs
 	scheduler scheduler
-	fleet     string // the file that names the fleet; empty: this machine
+	fleet     string   // the file that names the fleet; empty: this machine
+	placing   *placing // on a cluster that a file describes
 }
 
 // scheduler is a fleet's that can be listed.

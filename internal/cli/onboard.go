@@ -135,6 +135,9 @@ func (e *env) onboard(ctx context.Context, spec pipeline.Spec, f onboardFlags) e
 	if err != nil {
 		return err
 	}
+	if err := h.canRun(spec); err != nil {
+		return err
+	}
 	d := h.deps()
 	if !f.again && f.from == "" {
 		live, why, err := pipeline.Live(ctx, d, spec)

@@ -1,9 +1,14 @@
 package config
 
 import (
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"llmops/serving/engine"
 )
 
 // Fleet is a fleet.yaml: where models run.
@@ -23,7 +28,20 @@ type Nomad struct {
 	Pools                         map[string]string // node pools by the pools that models name
 	Bin                           string            // llmops on every node; empty: this program, on one machine
 	Driver                        string            // of routers and plain processes; empty: what the job files say
+	Engines                       map[string]Engine // by kind
 }
+
+// Engine is how a fleet runs one of the engines.
+type Engine struct {
+	Driver  string         // docker, podman, exec or raw_exec; empty: what the job file says, a container's
+	Image   string         // where a model names none; empty: the job file's
+	File    string         // the job file, absolute; empty: the one that llmops brings
+	Program string         // the engine on every node, without a container; empty: by its own name on PATH
+	Vars    map[string]any // further variables of the job file: text, numbers, true and false, lists of them
+}
+
+// Bare tells that the engine is installed on the nodes and runs without a container.
+func (e Engine) Bare() bool { return e.Driver == "exec" || e.Driver == "raw_exec" }
 
 type fleetFile struct {
 	APIVersion scalar `yaml:"apiVersion"`
@@ -39,6 +57,14 @@ type fleetFile struct {
 		Pools      map[string]scalar `yaml:"pools"`
 		Bin        scalar            `yaml:"bin"`
 		Driver     scalar            `yaml:"driver"`
+
+		Engines map[string]*struct {
+			Driver  scalar           `yaml:"driver"`
+			Image   scalar           `yaml:"image"`
+			File    scalar           `yaml:"file"`
+			Program scalar           `yaml:"program"`
+			Vars    map[string]value `yaml:"vars"`
+		} `yaml:"engines"`
 	} `yaml:"nomad"`
 }
 
@@ -77,6 +103,9 @@ func (f *fleetFile) fleet(r *reader) Fleet {
 				r.complain(k.s, "%s: the scheduler is local; write scheduler: nomad, or leave this out", k.key)
 			}
 		}
+		for kind, e := range n.Engines {
+			r.complain(anyOf(e.Driver, e.Image, e.File, e.Program), "nomad.engines.%s: the scheduler is local, which runs what is on PATH; leave this out", kind)
+		}
 		return out
 	}
 	out.Nomad = Nomad{
@@ -100,6 +129,7 @@ func (f *fleetFile) fleet(r *reader) Fleet {
 	if n.ClientCert.set() != n.ClientKey.set() {
 		r.complain(cmpSet(n.ClientCert, n.ClientKey), "nomad.client_cert and nomad.client_key go together")
 	}
+	out.Nomad.Engines = f.engines(r, dir)
 	names := make([]string, 0, len(n.Pools))
 	for p := range n.Pools {
 		names = append(names, p)
@@ -109,4 +139,83 @@ func (f *fleetFile) fleet(r *reader) Fleet {
 		out.Nomad.Pools[p] = r.text(n.Pools[p], "")
 	}
 	return out
+}
+
+// ownVars are the variables of a job file that are not the operator's to set here.
+var ownVars = []string{"name", "namespace", "pool", "zone", "groups", "driver", "image", "models_path"}
+
+func (f *fleetFile) engines(r *reader, dir string) map[string]Engine {
+	out := map[string]Engine{}
+	for _, kind := range slices.Sorted(maps.Keys(f.Nomad.Engines)) {
+		in, key := f.Nomad.Engines[kind], "nomad.engines."+kind
+		if in == nil {
+			r.complain(scalar{}, "%s: nothing is said of it; leave it out", key)
+			continue
+		}
+		at := anyOf(in.Driver, in.Image, in.File, in.Program)
+		if !slices.Contains(engine.Kinds(), kind) || kind == "embedded" {
+			r.complain(at, "%s: want one of %s", key, strings.Join(slices.DeleteFunc(engine.Kinds(), func(k string) bool { return k == "embedded" }), ", "))
+			continue
+		}
+		e := Engine{
+			Driver: r.oneOf(key+".driver", in.Driver, "", "", "docker", "podman", "exec", "raw_exec"), Image: r.text(in.Image, ""),
+			File: abs(dir, r.text(in.File, "")), Program: r.text(in.Program, ""),
+		}
+		r.exists(in.File, key+".file", e.File)
+		if e.Bare() && e.Image != "" {
+			r.complain(in.Image, "%s.image: the driver %s runs what is installed on the nodes; leave the image out", key, e.Driver)
+		}
+		if !e.Bare() && e.Program != "" {
+			r.complain(in.Program, "%s.program: an image brings its own; it is for the drivers exec and raw_exec", key)
+		}
+		for _, name := range slices.Sorted(maps.Keys(in.Vars)) {
+			v := in.Vars[name]
+			if slices.Contains(ownVars, name) {
+				r.complain(scalar{line: v.line}, "%s.vars.%s: llmops sets it itself", key, name)
+				continue
+			}
+			if e.Vars == nil {
+				e.Vars = map[string]any{}
+			}
+			e.Vars[name] = v.v
+		}
+		out[kind] = e
+	}
+	return out
+}
+
+// value is text, a number, true or false, or a list of these.
+type value struct {
+	v    any
+	line int
+}
+
+// UnmarshalYAML implements yaml.NodeUnmarshaler.
+func (x *value) UnmarshalYAML(n ast.Node) error {
+	x.line = n.GetToken().Position.Line
+	switch n := n.(type) {
+	case *ast.IntegerNode:
+		x.v = n.Value
+	case *ast.FloatNode:
+		x.v = n.Value
+	case *ast.BoolNode:
+		x.v = n.Value
+	case *ast.SequenceNode:
+		list := []any{}
+		for _, e := range n.Values {
+			var one value
+			if err := one.UnmarshalYAML(e); err != nil {
+				return err
+			}
+			list = append(list, one.v)
+		}
+		x.v = list
+	default:
+		var s scalar
+		if err := s.UnmarshalYAML(n); err != nil {
+			return err
+		}
+		x.v = s.text
+	}
+	return nil
 }

@@ -17,7 +17,6 @@ import (
 	"llmops/fleet"
 	"llmops/pipeline"
 	"llmops/serving/deploy"
-	"llmops/serving/embedded"
 	"llmops/serving/slo"
 )
 
@@ -36,29 +35,20 @@ const maxName = 96
 var Schemes = []string{"none", "fp8-dynamic", "int4"}
 
 type file struct {
-	APIVersion scalar `yaml:"apiVersion"`
-	Kind       scalar `yaml:"kind"`
-	Name       scalar `yaml:"name"`
-	Change     scalar `yaml:"change"`
-	First      scalar `yaml:"first"`
-	Task       scalar `yaml:"task"`
-	Source     scalar `yaml:"source"`
-	Engine     struct {
-		Kind        scalar `yaml:"kind"`
-		MaxModelLen scalar `yaml:"max_model_len"`
-		MaxNumSeqs  scalar `yaml:"max_num_seqs"`
-		Fault       scalar `yaml:"fault"`
-	} `yaml:"engine"`
-	Quantise struct {
+	APIVersion scalar     `yaml:"apiVersion"`
+	Kind       scalar     `yaml:"kind"`
+	Name       scalar     `yaml:"name"`
+	Change     scalar     `yaml:"change"`
+	First      scalar     `yaml:"first"`
+	Task       scalar     `yaml:"task"`
+	Source     scalar     `yaml:"source"`
+	Engine     engineFile `yaml:"engine"`
+	Quantise   struct {
 		Scheme scalar   `yaml:"scheme"`
 		Keep   []scalar `yaml:"keep"`
 	} `yaml:"quantise"`
-	Placement struct {
-		GPU      scalar `yaml:"gpu"`
-		Replicas scalar `yaml:"replicas"`
-		Pool     scalar `yaml:"pool"`
-	} `yaml:"placement"`
-	Traffic struct {
+	Placement placementFile `yaml:"placement"`
+	Traffic   struct {
 		Rate   scalar `yaml:"rate"`
 		Input  scalar `yaml:"input"`
 		Output scalar `yaml:"output"`
@@ -129,7 +119,7 @@ func (f *file) spec(r *reader) pipeline.Spec {
 		First:     r.oneOf("first", f.First, "ask", "ask", "parent"),
 		Task:      task,
 		Source:    f.source(r, dir),
-		Engine:    f.engine(r),
+		Engine:    f.engine(r, dir),
 		Quantise:  f.quantise(r),
 		Placement: f.placement(r),
 		Traffic:   f.traffic(r, dir, task),
@@ -140,6 +130,7 @@ func (f *file) spec(r *reader) pipeline.Spec {
 		Standby:   r.duration("standby", f.Standby, 48*time.Hour),
 	}
 	s.Scale = f.scale(r, s.Placement.Replicas)
+	f.engineCan(r, s)
 	switch n := len(fleet.Escape(s.Name)); {
 	case n == 0:
 		r.missing("name", "it is what clients put in \"model\"")
@@ -148,19 +139,10 @@ func (f *file) spec(r *reader) pipeline.Spec {
 	case n > maxName:
 		r.complain(f.Name, "name has %d bytes, want at most %d, where one other than a letter, a digit, - and _ counts three", n, maxName)
 	}
-	if t := s.Traffic; t.Input+t.Output > s.Engine.MaxModelLen {
+	if t := s.Traffic; s.Engine.MaxModelLen > 0 && t.Input+t.Output > s.Engine.MaxModelLen {
 		r.complain(cmpSet(f.Traffic.Input, f.Traffic.Output), "traffic.input and traffic.output are %d tokens together, more than engine.max_model_len, %d", t.Input+t.Output, s.Engine.MaxModelLen)
 	}
 	return s
-}
-
-// task is what the model is for.
-func (f *file) task(r *reader) deploy.Task {
-	t := r.oneOf("task", f.Task, "generate", "generate", string(deploy.Embedding), string(deploy.Rerank))
-	if t == "generate" {
-		return ""
-	}
-	return deploy.Task(t)
 }
 
 // generates complains about a key that means something for generated text alone.
@@ -190,18 +172,6 @@ func abs(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-func (f *file) engine(r *reader) pipeline.Engine {
-	if _, err := embedded.ParseFault(r.text(f.Engine.Fault, "")); err != nil {
-		r.complain(f.Engine.Fault, "engine.fault: %v", err)
-	}
-	return pipeline.Engine{
-		Kind:        r.oneOf("engine.kind", f.Engine.Kind, "embedded", "embedded"),
-		MaxModelLen: r.integer("engine.max_model_len", f.Engine.MaxModelLen, 2048),
-		MaxNumSeqs:  r.integer("engine.max_num_seqs", f.Engine.MaxNumSeqs, 16),
-		Fault:       r.text(f.Engine.Fault, ""),
-	}
-}
-
 func (f *file) quantise(r *reader) pipeline.Quantise {
 	q := pipeline.Quantise{Scheme: r.oneOf("quantise.scheme", f.Quantise.Scheme, "none", Schemes...)}
 	if q.Scheme == "none" {
@@ -211,14 +181,6 @@ func (f *file) quantise(r *reader) pipeline.Quantise {
 		q.Keep = append(q.Keep, k.text)
 	}
 	return q
-}
-
-func (f *file) placement(r *reader) pipeline.Placement {
-	return pipeline.Placement{
-		GPU:      r.oneOf("placement.gpu", f.Placement.GPU, "cpu", "cpu"),
-		Replicas: r.integer("placement.replicas", f.Placement.Replicas, 1),
-		Pool:     r.oneOf("placement.pool", f.Placement.Pool, "interactive", "interactive"),
-	}
 }
 
 func (f *file) traffic(r *reader, dir string, task deploy.Task) pipeline.Traffic {

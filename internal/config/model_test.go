@@ -89,7 +89,7 @@ func TestModelRefuses(t *testing.T) {
 		{"mapping for a value", "standby: 2d", "standby: {a: 1}", "one value"},
 		{"not yaml", "standby: 2d", "standby: [", "15"},
 		{"zone of one machine", "canary: {steps", "canary: {zone: az1, steps", "no zones"},
-		{"other pool", "pool: interactive", "pool: batch", "placement.pool"},
+		{"no name of a pool", "pool: interactive", "pool: a b", "placement.pool"},
 		{"unknown key's line", "standby: 2d", "stanby: 2d", "model.yaml:15: unknown field"},
 		{"nothing", good, "", "is empty"},
 		{"only a comment", good, "# nothing\n", "is empty"},

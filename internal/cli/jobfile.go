@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"llmops/fleet"
+	"llmops/fleet/nomad"
+	"llmops/internal/config"
+	"llmops/jobs"
+	"llmops/pipeline"
+)
+
+// placing is how a fleet.yaml has jobs placed.
+type placing struct {
+	file  string // the fleet.yaml; empty: there is none
+	nomad config.Nomad
+	state string // the state directory: engines see weights under the same path
+}
+
+// job is the job file of a job of ours, and its variables.
+func (p *placing) job(j fleet.Job) (nomad.File, error) {
+	f := nomad.File{Name: "process.nomad.hcl", Vars: map[string]any{}}
+	switch kind := j.Meta["engine"]; {
+	case j.Kind == fleet.Router:
+		f.Name = "router.nomad.hcl"
+	case j.Kind == fleet.Engine && kind != "" && kind != "embedded":
+		return p.engine(kind)
+	}
+	if p.nomad.Driver != "" {
+		f.Vars["driver"] = p.nomad.Driver
+	}
+	return f, nil
+}
+
+// engine is the job file of an engine that is not ours.
+func (p *placing) engine(kind string) (nomad.File, error) {
+	e := p.nomad.Engines[kind]
+	f := nomad.File{Name: "engine-" + kind + ".nomad.hcl", Vars: maps.Clone(e.Vars), Program: e.Program}
+	if f.Vars == nil {
+		f.Vars = map[string]any{}
+	}
+	if e.Bare() {
+		f.Name = "engine-bare.nomad.hcl"
+	} else {
+		f.Host = "0.0.0.0" // of the container
+	}
+	if e.Image != "" {
+		f.Vars["image"] = e.Image
+	}
+	text, err := jobs.Files.ReadFile(f.Name)
+	if e.File != "" {
+		f.Name = e.File
+		text, err = os.ReadFile(e.File)
+	}
+	if err != nil {
+		return f, fmt.Errorf("reading the job file of engine %s: %w", kind, err)
+	}
+	f.Text = string(text)
+	// A file of the operator's own may have its driver and volumes written down.
+	has := nomad.Declares(f.Text)
+	if e.Driver != "" && slices.Contains(has, "driver") {
+		f.Vars["driver"] = e.Driver
+	}
+	if !e.Bare() && slices.Contains(has, "models_path") {
+		f.Vars["models_path"] = p.state
+	}
+	return f, nil
+}
+
+// check finds what a fleet.yaml says in vain.
+func (p *placing) check() error {
+	for _, kind := range slices.Sorted(maps.Keys(p.nomad.Engines)) {
+		f, err := p.engine(kind)
+		if err != nil {
+			return &exitError{exitUsage, err}
+		}
+		has := nomad.Declares(f.Text)
+		for _, name := range slices.Sorted(maps.Keys(f.Vars)) {
+			if !slices.Contains(has, name) {
+				return usage("%s: nomad.engines.%s: %s declares no variable %s; it has %s", p.file, kind, f.Name, name, strings.Join(has, ", "))
+			}
+		}
+	}
+	return nil
+}
+
+// onCluster refuses a model that this fleet cannot run as its file says.
+func (p *placing) onCluster(s pipeline.Spec) error {
+	if pool := s.Placement.Pool; pool != pipeline.Interactive && p.nomad.Pools[pool] == "" {
+		return usage("%s: placement.pool is %s, and nomad.pools of %s maps no such pool: it has %s", s.File, pool, p.file, cmp.Or(strings.Join(slices.Sorted(maps.Keys(p.nomad.Pools)), ", "), "none"))
+	}
+	if s.Engine.Kind == "embedded" {
+		if s.Engine.Image != "" {
+			return usage("%s: engine.image: the embedded engine is llmops itself and runs without a container", s.File)
+		}
+		return nil
+	}
+	e := p.nomad.Engines[s.Engine.Kind]
+	if e.Bare() {
+		if s.Engine.Image != "" {
+			return usage("%s: engine.image: nomad.engines.%s of %s runs what is installed on the nodes, by %s", s.File, s.Engine.Kind, p.file, e.Driver)
+		}
+		return nil
+	}
+	if s.Engine.Release != "" && s.Engine.Image == "" && e.Image == "" && e.File == "" {
+		return usage("%s: engine.release is %s, and the job file's image is another: name the image of that release as engine.image, or as nomad.engines.%s.image of %s", s.File, s.Engine.Release, s.Engine.Kind, p.file)
+	}
+	folders := maps.Clone(s.Engine.LoRA.Modules)
+	if folders == nil {
+		folders = map[string]string{}
+	}
+	if m := s.Engine.Speculative.Model; m != "" {
+		folders["engine.speculative.model"] = m
+	}
+	for _, name := range slices.Sorted(maps.Keys(folders)) {
+		if rel, err := filepath.Rel(p.state, folders[name]); err != nil || strings.HasPrefix(rel, "..") {
+			return usage("%s: %s: a container sees what is below %s, the state directory, and not %s", s.File, name, p.state, folders[name])
+		}
+	}
+	return nil
+}
+
+// onMachine refuses a model that one machine cannot run as its file says.
+func onMachine(s pipeline.Spec) error {
+	p := s.Placement
+	for _, k := range []struct {
+		key, value string
+	}{{"placement.zone", p.Zone}, {"placement.near", p.Near}, {"engine.image", s.Engine.Image}} {
+		if k.value != "" {
+			return usage("%s: %s is %s: a fleet of one machine has neither zones, racks nor containers; leave it out, or name a cluster with --fleet", s.File, k.key, k.value)
+		}
+	}
+	if p.Pool != pipeline.Interactive {
+		return usage("%s: placement.pool is %s: a fleet of one machine has no pools; leave it out, or name a cluster with --fleet", s.File, p.Pool)
+	}
+	if p.GPU != pipeline.CPU {
+		return usage("%s: placement.gpu is %s: a fleet of one machine places replicas on the processor alone; write cpu, or name a cluster with --fleet", s.File, p.GPU)
+	}
+	return nil
+}
+
+// canRun refuses a model that the fleet cannot run, before any work.
+func (h *home) canRun(s pipeline.Spec) error {
+	if h.placing != nil {
+		return h.placing.onCluster(s)
+	}
+	return onMachine(s)
+}

@@ -1,0 +1,211 @@
+package pipeline
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"llmops/evidence"
+	"llmops/fleet"
+	"llmops/model"
+	"llmops/pipeline/benchmark"
+	"llmops/pipeline/benchmark/load"
+	"llmops/serving/engine"
+	"llmops/serving/slo"
+)
+
+// set gives v a value other than its zero.
+func set(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(7)
+	case reflect.Map:
+		v.Set(reflect.ValueOf(map[string]string{"a": "b"}))
+	default:
+		panic("a field of kind " + v.Kind().String())
+	}
+}
+
+// leaves calls fn with every field of v that is no struct.
+func leaves(v reflect.Value, name string, fn func(name string, v reflect.Value)) {
+	for i := range v.NumField() {
+		f, n := v.Field(i), name+"."+v.Type().Field(i).Name
+		if f.Kind() == reflect.Struct {
+			leaves(f, n, fn)
+			continue
+		}
+		fn(n, f)
+	}
+}
+
+// Whatever model.yaml says of the engine or its place makes another version, but for
+// how many replicas there are.
+func TestVersionIsOfAllOptions(t *testing.T) {
+	was := Spec{Engine: Engine{Kind: "embedded", MaxModelLen: 2048, MaxNumSeqs: 16}, Placement: Placement{GPU: CPU, Replicas: 1, Pool: Interactive}}
+	w := Weights{Digest: "sha256:1"}
+	digest := deploymentDigest(w, was.Engine, was.Placement)
+	// As it was before there were options, so that what is live stays what it is.
+	if want := string(model.DigestOf([]byte(`["sha256:1",{"kind":"embedded","max_model_len":2048,"max_num_seqs":16}]`))); digest != want {
+		t.Errorf("the digest of a plain version is %s, want %s", digest, want)
+	}
+	s := was
+	n := 0
+	check := func(name string, v reflect.Value) {
+		old := reflect.ValueOf(v.Interface())
+		set(v)
+		if same := deploymentDigest(w, s.Engine, s.Placement) == digest; same != (name == "Placement.Replicas") {
+			t.Errorf("%s is set: the same version: %v", name, same)
+		}
+		v.Set(old)
+		n++
+	}
+	leaves(reflect.ValueOf(&s.Engine).Elem(), "Engine", check)
+	leaves(reflect.ValueOf(&s.Placement).Elem(), "Placement", check)
+	if n < 25 {
+		t.Errorf("%d fields", n)
+	}
+}
+
+// Each option of the engine reaches its adapter.
+func TestEngineJobPassesAllOptions(t *testing.T) {
+	plain := serve(Spec{}, Version{}, Engine{Kind: "vllm"})
+	e := Engine{Kind: "vllm"}
+	leaves(reflect.ValueOf(&e).Elem(), "Engine", func(name string, v reflect.Value) {
+		if name == "Engine.Kind" {
+			return
+		}
+		old := reflect.ValueOf(v.Interface())
+		set(v)
+		if reflect.DeepEqual(serve(Spec{}, Version{}, e), plain) {
+			t.Errorf("%s is set and the engine is not told", name)
+		}
+		v.Set(old)
+	})
+	j, err := engineJob(Spec{Name: "q", Placement: Placement{GPU: "h100-sxm", Replicas: 2, Pool: "batch", Zone: "az1", Near: "r7"}},
+		Version{Name: "v3", Dir: "/w"}, Engine{Kind: "vllm", Image: "own", TensorParallel: 4, PipelineParallel: 2, Env: map[string]string{"A": "1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := j.Groups[0]
+	if j.Pool != "batch" || j.Zone != "az1" || g.Near != "r7" || g.Image != "own" || g.Count != 2 || g.GPU != (fleet.Need{Kind: "H100 80GB HBM3", Count: 8}) || g.Env["A"] != "1" {
+		t.Errorf("%+v", j)
+	}
+	if args := strings.Join(g.Argv, " "); !strings.Contains(args, "--host ${LLMOPS_HOST} --port ${LLMOPS_PORT}") || !strings.Contains(args, "--tensor-parallel-size 4 --pipeline-parallel-size 2") {
+		t.Errorf("%s", args)
+	}
+	if j, err = engineJob(Spec{Name: "q", Placement: Placement{GPU: CPU}}, Version{Dir: "/w"}, Engine{Kind: "vllm"}); err != nil || j.Groups[0].GPU.Count != 0 {
+		t.Errorf("%+v, %v", j, err)
+	}
+}
+
+// What makes answers less exact is not the parent's.
+func TestReference(t *testing.T) {
+	e := Engine{Kind: "vllm", MaxNumSeqs: 4, KVCache: engine.FP8, Speculative: engine.Speculative{Method: "ngram", Tokens: 2}, Fault: "x", Sleep: true}
+	if got, want := e.reference(), (Engine{Kind: "vllm", MaxNumSeqs: 4, Sleep: true}); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// full is a fleet that has no place for jobs with GPUs.
+type full struct {
+	fleet.Scheduler
+	asked []fleet.Job
+}
+
+func (f *full) Plan(_ context.Context, j fleet.Job) (fleet.Plan, error) {
+	f.asked = append(f.asked, j)
+	if j.Groups[0].GPU.Count > 0 {
+		return fleet.Plan{Reasons: []string{"2 nodes have no device that matches"}}, nil
+	}
+	return fleet.Plan{Fits: true}, nil
+}
+
+func TestPlanAsksTheFleet(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		e     Engine
+		gpu   string
+		jobs  int
+		wants evidence.Outcome
+	}{
+		{"the processor", Engine{Kind: "vllm"}, CPU, 1, evidence.Pass},
+		{"a GPU", Engine{Kind: "vllm", TensorParallel: 2}, "h100-sxm", 1, evidence.Fail},
+		{"another cache for the candidate", Engine{Kind: "vllm", KVCache: engine.FP8}, "h100-sxm", 2, evidence.Fail},
+	} {
+		d := testDeps(t)
+		f := &full{Scheduler: d.Scheduler}
+		d.Scheduler = f
+		a := &Attempt{Deps: d, Spec: Spec{Name: "a.model", Engine: c.e, Placement: Placement{GPU: c.gpu, Replicas: 1, Pool: Interactive}}}
+		w := Weights{Dir: "/w", Digest: "sha256:1"}
+		vs, err := planFleet(t.Context(), a, w, w)
+		if err != nil || len(vs) != c.jobs || len(f.asked) != c.jobs {
+			t.Fatalf("%s: %v, %v, asked %d", c.name, vs, err, len(f.asked))
+		}
+		for _, v := range vs {
+			if v.Outcome != c.wants || c.wants == evidence.Fail && !slices.Contains(v.Warnings, "2 nodes have no device that matches") {
+				t.Errorf("%s: %+v", c.name, v)
+			}
+		}
+	}
+}
+
+// llama70b is a published shape: 80 layers, 8192 wide, 64 heads of 128, 8 of them for
+// keys and values.
+var llama70b = model.Shape{Layers: 80, Hidden: 8192, Heads: 64, KVHeads: 8, HeadDim: 128, Intermediate: 28672, Vocab: 128256, MaxPositions: 131072}
+
+func TestPlanRoof(t *testing.T) {
+	s := Spec{Engine: Engine{Kind: "vllm", MaxModelLen: 8192, TensorParallel: 4}, Placement: Placement{GPU: "h100-sxm"},
+		Traffic: Traffic{Input: 1000, Output: 200}, SLO: slo.Class{TPOT: slo.Bound{Limit: 50 * time.Millisecond}}}
+	for _, c := range []struct {
+		name string
+		gb   float64
+		edit func(*Spec)
+		fits bool
+	}{
+		// 4 × 80 GB × 0.85 = 272 GB; 141 GB of weights leave 131 GB, 320 KiB a token.
+		{"bf16 on four", 141, func(*Spec) {}, true},
+		{"bf16 on one", 141, func(s *Spec) { s.Engine.TensorParallel = 1 }, false},
+		{"bf16 on one in four stages", 141, func(s *Spec) { s.Engine.TensorParallel, s.Engine.PipelineParallel = 1, 4 }, true},
+		{"heads that do not divide", 141, func(s *Spec) { s.Engine.TensorParallel = 3 }, false},
+	} {
+		s := s
+		c.edit(&s)
+		var out PlanOutput
+		v := planRoof(s, llama70b, Weights{Bytes: int64(c.gb * 1e9)}, &out)
+		if (v.Outcome == evidence.Pass) != c.fits || len(v.Warnings) == 0 {
+			t.Errorf("%s: %+v", c.name, v)
+		}
+		if c.fits && (out.Roof.KVTokens < 350_000 || out.Roof.KVTokens > 450_000 || out.Roof.GPUs != 4) {
+			t.Errorf("%s: %+v", c.name, out.Roof)
+		}
+	}
+	s.Placement.GPU = CPU
+	var out PlanOutput
+	if v := planRoof(s, llama70b, Weights{Bytes: 1}, &out); v.Claim != "" || out.Roof != nil {
+		t.Errorf("%+v, %+v", v, out.Roof)
+	}
+}
+
+func TestShareOfTheRoof(t *testing.T) {
+	s := Spec{Engine: Engine{Kind: "vllm", TensorParallel: 4}, Placement: Placement{GPU: "h100-sxm"}, Traffic: Traffic{Input: 1000, Output: 200}}
+	r, err := roof(s, llama70b, Weights{Bytes: 141e9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := benchmark.Point{Rate: 4, Summary: load.Summary{TPOT: load.Dist{Mean: 40e6}, E2ESent: load.Dist{Mean: 8e9}}}
+	// 4/s × 8 s over two replicas are 16 sequences; 35 GB a GPU at 0.7 × 3.35 TB/s are 15 ms and more.
+	got := share(r, p, s.Traffic, 2)
+	if !strings.Contains(got, "40.00 ms a token at 16 sequences a replica") || !strings.Contains(got, "at the roofline of h100-sxm") {
+		t.Error(got)
+	}
+	if share(nil, p, s.Traffic, 1) != "" || share(r, benchmark.Point{}, s.Traffic, 1) != "" {
+		t.Error("a share of nothing")
+	}
+}
