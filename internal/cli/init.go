@@ -12,6 +12,9 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"llmops/internal/config"
+	"llmops/jobs"
 )
 
 // modelFile is what init writes. A key after a # without a space is one that
@@ -27,20 +30,36 @@ first: ask # parent: the first version, which is the source as it is, goes live 
 #task: generate # or embedding, or rerank, for an encoder of the BERT family
 source: ${SOURCE} # the folder with config.json, the tokenizer and the safetensors files
 
+# What serves it. An option that the engine does not have is refused; docs/engines.md
+# has the table. What is left out is left to the engine.
 engine:
-  kind: embedded
+  kind: embedded # or vllm, sglang, trtllm, tgi
   #max_model_len: 2048 # tokens of prompt and answer together
   #max_num_seqs: 16 # requests computed at once
-  #fault: "slow-prompt:over=1000,per-token=1ms" # rehearse a bad release: the candidate alone gets it
+  #max_num_batched_tokens: 2048 # of one step: the budget of a prefill's chunk
+  #release: 0.32.0 # of the engine, whose flags are then used
+  #image: vllm/vllm-openai@sha256:... # of that release, on a cluster that runs containers
+  #tensor_parallel: 4 # GPUs that a layer is split over; with pipeline_parallel the product is a replica's
+  #pipeline_parallel: 1
+  #kv_cache: fp8 # the candidate's alone: its parent keeps the engine's choice
+  #kv_offload: 80GiB # of host memory, for what the cache on the GPU cannot hold
+  #speculative: {method: ngram, tokens: 3, max_batch: 8} # or draft, eagle3, mtp, with model: ./folder; the candidate's alone
+  #lora: {max: 4, max_rank: 16, runtime: true, modules: {name: ./adapter}}
+  #sleep: true # can be put to sleep and woken
+  #drain: 2m # how long it goes on with what it has begun when it is stopped
+  #env: {NAME: value} # kept with the run: secrets belong into the job file
+  #fault: "slow-prompt:over=1000,per-token=1ms" # rehearse a bad release: the embedded candidate alone gets it
 
 quantise:
   scheme: fp8-dynamic # or int4, or none to serve the source as it is
   #keep: [lm_head] # modules that stay as they are; "re:" begins a pattern
 
 placement:
-  #gpu: cpu
+  #gpu: cpu # or ${GPUS}
   #replicas: 1 # of each version
-  #pool: interactive
+  #pool: interactive # of nomad.pools in fleet.yaml
+  #zone: az1 # meta.zone of the nodes
+  #near: r7 # meta.rack to be in, if it can be
 
 # What to plan for. The benchmark sends this; plan says how long a canary needs
 # at this rate.
@@ -89,7 +108,7 @@ canary:
 
 # With scale, replicas follow the load, and the standby with them: requests and share
 # of the KV cache that each shall have, burn of the TTFT budget, and a schedule.
-#   scale: {max: 8, streams: 192, kv: 80%, burn: 6x, up: 3m, down: 15m, ahead: 10m, zone: UTC,
+#   scale: {max: 8, streams: 192, kv: 80%, burn: 6x, up: 3m, down: 15m, loads: 2, ahead: 10m, zone: UTC,
 #     schedule: [{days: mon-fri, from: "07:30", to: "19:00", min: 4}]}
 `
 
@@ -97,7 +116,7 @@ canary:
 const itemExample = `{"id": "1", "messages": [{"role": "user", "content": "2 + 2 = ?"}], "answer": "4", "kind": "number", "max_tokens": 4}`
 
 func newInitCmd(e *env) *cobra.Command {
-	var out, name, source string
+	var out, name, source, files string
 	c := &cobra.Command{
 		Use:   "init",
 		Short: "Write a commented model.yaml",
@@ -106,14 +125,22 @@ overwrites a file.
 
   llmops init --name support-8b --source ./weights
 
+With --jobs it writes the Nomad job files instead, to be edited and named as
+nomad.engines.KIND.file of a fleet.yaml.
+
+  llmops init --jobs ./jobs
+
 ` + exitHelp,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if files != "" {
+				return e.writeJobs(files)
+			}
 			from, err := besides(out, source)
 			if err != nil {
 				return err
 			}
-			text := strings.NewReplacer("${NAME}", plainOrQuoted(name), "${SOURCE}", plainOrQuoted(from), "${ITEM}", itemExample).Replace(modelFile)
+			text := strings.NewReplacer("${NAME}", plainOrQuoted(name), "${SOURCE}", plainOrQuoted(from), "${ITEM}", itemExample, "${GPUS}", strings.Join(config.GPUs(), ", ")).Replace(modelFile)
 			if err := create(out, text); err != nil {
 				return err
 			}
@@ -122,9 +149,41 @@ overwrites a file.
 		},
 	}
 	c.Flags().StringVar(&out, "out", "model.yaml", "the file to write")
+	c.Flags().StringVar(&files, "jobs", "", "the folder to write the Nomad job files into, in the place of a model.yaml")
 	c.Flags().StringVar(&name, "name", "my-model", "what clients put in \"model\"")
 	c.Flags().StringVar(&source, "source", "", "the folder with the weights; default: weights beside the file")
+	for _, other := range []string{"out", "name", "source"} {
+		c.MarkFlagsMutuallyExclusive("jobs", other)
+	}
 	return c
+}
+
+// writeJobs writes the job files that llmops brings into a folder.
+func (e *env) writeJobs(dir string) error {
+	names, err := fs.Glob(jobs.Files, "*.nomad.hcl")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return &exitError{exitUsage, fmt.Errorf("writing job files: %w", err)}
+	}
+	var wrote []string
+	for _, name := range names {
+		text, err := fs.ReadFile(jobs.Files, name)
+		if err != nil {
+			return err
+		}
+		path := filepath.Join(dir, name)
+		if err := create(path, string(text)); err != nil {
+			return err
+		}
+		wrote = append(wrote, path)
+	}
+	return e.answer(map[string][]string{"files": wrote}, func(w *tabwriter.Writer) {
+		for _, path := range wrote {
+			row(w, path)
+		}
+	})
 }
 
 // besides turns a path that was given for the working directory into one for
@@ -173,14 +232,14 @@ func plainOrQuoted(s string) string {
 func create(path, text string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return usage("%s is there already; choose another --out", path)
+		return usage("%s is there already; choose another place", path)
 	}
 	if err != nil {
-		return &exitError{exitUsage, fmt.Errorf("writing the model file: %w", err)}
+		return &exitError{exitUsage, fmt.Errorf("writing a file: %w", err)}
 	}
 	_, err = f.WriteString(text)
 	if err := errors.Join(err, f.Close()); err != nil {
-		return errors.Join(fmt.Errorf("writing the model file: %w", err), os.Remove(path))
+		return errors.Join(fmt.Errorf("writing a file: %w", err), os.Remove(path))
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ type scaleFile struct {
 	Burn     scalar `yaml:"burn"`
 	Up       scalar `yaml:"up"`
 	Down     scalar `yaml:"down"`
+	Loads    scalar `yaml:"loads"`
 	Ahead    scalar `yaml:"ahead"`
 	Zone     scalar `yaml:"zone"`
 	Schedule []struct {
@@ -35,7 +36,7 @@ func (f *file) scale(r *reader, replicas int) *scale.Policy {
 		Min: r.integer("scale.min", s.Min, replicas), Max: r.integer("scale.max", s.Max, 0),
 		Streams: r.number("scale.streams", s.Streams, 0), KV: r.part("scale.kv", s.KV, 0), Burn: r.times("scale.burn", s.Burn, 1),
 		Up: r.span("scale.up", s.Up, 3*time.Minute), Down: r.span("scale.down", s.Down, 15*time.Minute), Ahead: r.duration("scale.ahead", s.Ahead, 0),
-		Zone: r.text(s.Zone, "UTC"),
+		Loads: r.integer("scale.loads", s.Loads, 2), Zone: r.text(s.Zone, "UTC"),
 	}
 	if !s.Burn.set() {
 		p.Burn = 0

@@ -6,7 +6,8 @@
 // budget and a schedule, and never a GPU's "utilisation", which is high in a healthy
 // decode and says nothing of room. What is not known is never a reason to shrink.
 //
-// Growth is at once and at most doubles; shrinking goes one replica at a time, when
+// Growth is at once, at most doubles, and starts no more replicas at a time than may
+// read their weights from one store together; shrinking goes one replica at a time, when
 // the highest want of a whole window stayed below. A standby is sized to take over
 // what is live and is never scaled away. While a run moves traffic or a drain moves
 // replicas nothing shrinks.
@@ -28,6 +29,7 @@ type Policy struct {
 	Burn     float64       `json:"burn,omitempty"`     // multiple of the TTFT budget from which one replica more is wanted
 	Up       time.Duration `json:"up"`                 // pause after a change before the next growth
 	Down     time.Duration `json:"down"`               // how long the want must stay below the count
+	Loads    int           `json:"loads,omitempty"`    // replicas of an arm that may start at once; 0: any number
 	Ahead    time.Duration `json:"ahead,omitempty"`    // how long before a window its replicas start: a cold start
 	Schedule []Window      `json:"schedule,omitempty"` // floors by time of day
 	Zone     string        `json:"zone,omitempty"`     // the schedule's time zone; empty: UTC
@@ -71,6 +73,9 @@ func (p Policy) Check() error {
 	}
 	if p.Streams == 0 && p.KV == 0 && p.Burn == 0 && len(p.Schedule) == 0 {
 		bad("it has none of streams, kv, burn and schedule to follow")
+	}
+	if p.Loads < 0 {
+		bad("loads is %d, want 1 or more", p.Loads)
 	}
 	if p.Up <= 0 || p.Down <= 0 || p.Ahead < 0 {
 		bad("up %v and down %v must be above 0, ahead %v not below", p.Up, p.Down, p.Ahead)
@@ -284,7 +289,7 @@ func (p Policy) live(a Arm, want Want, why string, moving bool, s State) (Action
 	case a.Count > p.Max && !moving:
 		act.To, act.Reason = a.Count-1, fmt.Sprintf("at most %d", p.Max)
 	case want.N > a.Count:
-		act.To = min(want.N, max(2*a.Count, 1))
+		act.To = p.start(a, min(want.N, max(2*a.Count, 1)))
 	case !moving:
 		if high, ok := s.highest(want.At, p.Down); ok && high.N < a.Count {
 			act.To = a.Count - 1
@@ -294,6 +299,16 @@ func (p Policy) live(a Arm, want Want, why string, moving bool, s State) (Action
 	return act, act.To != act.From && want.At.Sub(s.Changed) >= p.Up
 }
 
+// start is how far an arm may grow towards n now: those that have not started yet are
+// waited for, so that a scale-up neither empties the store's bandwidth nor fills the
+// fleet with cold caches.
+func (p Policy) start(a Arm, n int) int {
+	if p.Loads == 0 {
+		return n
+	}
+	return max(a.Count, min(n, a.Ready+p.Loads))
+}
+
 // standby keeps it able to take over. Its size follows the work and not the count of
 // what is live, and shrinks with the same window.
 func (p Policy) standby(a Arm, want Want, known, moving bool, s State) (Action, bool) {
@@ -301,7 +316,7 @@ func (p Policy) standby(a Arm, want Want, known, moving bool, s State) (Action, 
 	act := Action{Job: a.Job, Group: a.Group, From: a.Count, To: a.Count}
 	switch high, ok := s.highest(want.At, p.Down); {
 	case size(want.Work) > a.Count:
-		act.To = size(want.Work)
+		act.To = p.start(a, size(want.Work))
 		act.Reason = fmt.Sprintf("a standby for the work of %.3g replicas, and a tenth more", want.Work)
 	case ok && known && !moving && size(high.Work) < a.Count:
 		act.To = a.Count - 1

@@ -29,6 +29,8 @@ func TestStep(t *testing.T) {
 	scheduled := pol
 	scheduled.Ahead = 5 * time.Minute
 	scheduled.Schedule = []Window{{Days: week, From: 12*time.Hour + 4*time.Minute, To: 18 * time.Hour, Min: 6}}
+	few := pol
+	few.Loads = 2
 	for _, c := range []struct {
 		name  string
 		p     Policy
@@ -58,6 +60,9 @@ func TestStep(t *testing.T) {
 		{"a window begins when its replicas have had time to start", scheduled, at(1, 16), State{}, 2, "at least 6 from 12:04 to 18:00"},
 		{"a window is no ceiling", scheduled, at(6, 32), State{}, 10, ""},
 		{"the window holds an idle fleet", scheduled, at(6, 0), quiet(6), 6, ""},
+		{"two start at once", few, at(4, 80), State{}, 6, "80 requests a replica"},
+		{"no more while two start", few, with(at(4, 80), func(a *Arm) { a.Count = 6 }), State{}, 6, ""},
+		{"one more when one has started", few, with(at(5, 80), func(a *Arm) { a.Count = 6 }), State{}, 7, ""},
 		{"above max", Policy{Min: 1, Max: 3, Streams: 16, Up: time.Minute, Down: time.Minute}, at(5, 16), State{}, 4, "at most 3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
