@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,8 +28,8 @@ type machine struct {
 
 // Nodes implements fleet.Scheduler. Zone and rack are the clients' meta.zone and
 // meta.rack, without the former their datacenter; labels are all of their meta; a GPU
-// is an instance of a device of type gpu that its plugin calls healthy. It takes one
-// call to Nomad and one more for each node that changed since this Scheduler last
+// is an instance of a device of type gpu that its plugin calls healthy. They are
+// ordered by name. It takes one call to Nomad and one more for each node that changed since this Scheduler last
 // looked.
 func (s *Scheduler) Nodes(ctx context.Context) ([]fleet.Node, error) {
 	if err := s.check(ctx); err != nil {
@@ -38,6 +39,7 @@ func (s *Scheduler) Nodes(ctx context.Context) ([]fleet.Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	slices.SortFunc(list, func(a, b *api.NodeListStub) int { return cmp.Compare(a.Name, b.Name) })
 	machines := make([]machine, len(list))
 	if err := each(ctx, len(list), func(ctx context.Context, i int) (err error) {
 		machines[i], err = s.machine(ctx, list[i])

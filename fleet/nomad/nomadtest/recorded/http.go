@@ -110,19 +110,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, fn func(r *http.
 	deadline := time.NewTimer(cmp.Or(limit, 5*time.Minute))
 	defer deadline.Stop()
 	for {
-		s.mu.Lock()
-		out, err := fn(r)
-		index, changed, closed := s.index, s.changed, s.closed
-		if at, ok := s.tables[out.table]; ok {
-			index = at
-		} else if out.table != "" {
-			index = 1
-		}
-		var body []byte
-		if err == nil && (r.Method != http.MethodGet || index > wait || closed) {
-			body, err = json.Marshal(out.body)
-		}
-		s.mu.Unlock()
+		out, body, index, changed, err := s.look(r, fn, wait)
 		switch {
 		case err != nil:
 			if out.table != "" {
@@ -148,6 +136,23 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, fn func(r *http.
 			return
 		}
 	}
+}
+
+// look answers once; without a body it is to be asked again when something changed.
+func (s *Server) look(r *http.Request, fn func(r *http.Request) (reply, error), wait uint64) (out reply, body []byte, index uint64, changed chan struct{}, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out, err = fn(r)
+	index = s.index
+	if at, ok := s.tables[out.table]; ok {
+		index = at
+	} else if out.table != "" {
+		index = 1
+	}
+	if err == nil && (r.Method != http.MethodGet || index > wait || s.closed) {
+		body, err = json.Marshal(out.body)
+	}
+	return out, body, index, s.changed, err
 }
 
 // send compresses what is worth it, as agents do.

@@ -29,6 +29,7 @@ type Node struct {
 	Name, Zone, Rack, Pool string
 	GPU                    string // their model
 	GPUs                   int
+	Attributes             map[string]string // beside those that all have
 }
 
 // Options are what a cluster is like.
@@ -178,13 +179,13 @@ func (s *Server) Fill(jobs, replicas int, meta func(i int) (name string, meta ma
 	for i := range jobs {
 		name, m := meta(i)
 		group := &api.TaskGroup{Name: ptr("main"), Count: ptr(replicas), Tasks: []*api.Task{{Name: "main", Driver: "raw_exec"}}}
-		j := &api.Job{ID: &name, Name: &name, Namespace: ptr("default"), Type: ptr("service"), Meta: m, TaskGroups: []*api.TaskGroup{group}}
+		j := &api.Job{ID: &name, Name: &name, Namespace: ptr("default"), NodePool: ptr("default"), Version: ptr(uint64(0)), Type: ptr("service"), Meta: m, TaskGroups: []*api.TaskGroup{group}}
 		s.stamp(j)
 		s.jobs[name] = &job{Job: j}
 		for n := range replicas {
 			node := s.nodes[(i*replicas+n)%len(s.nodes)]
 			a := s.newAlloc(j, group, node, n)
-			a.ClientStatus = api.AllocClientStatusRunning
+			a.ClientStatus, a.filled = api.AllocClientStatusRunning, true
 			a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: ptr(true), Timestamp: time.Now()}
 			a.TaskStates = map[string]*api.TaskState{"main": {State: "running", StartedAt: time.Now(), Events: []*api.TaskEvent{
 				event("Received", "Task received by client", nil), event("Task Setup", "Building Task Directory", nil), event("Started", "Task started by client", nil),
@@ -228,6 +229,7 @@ func (s *Server) node(n Node) *api.Node {
 		Drivers:       map[string]*api.DriverInfo{"raw_exec": {Attributes: map[string]string{"driver.raw_exec": "true"}, Detected: true, Healthy: true, HealthDescription: "Healthy", UpdateTime: time.Now()}},
 		NodeResources: &api.NodeResources{Cpu: api.NodeCpuResources{CpuShares: 4890, TotalCpuCores: 2}, Memory: api.NodeMemoryResources{MemoryMB: 24105}, Disk: api.NodeDiskResources{DiskMB: 258019}},
 	}
+	maps.Copy(out.Attributes, n.Attributes)
 	if out.NodePool == "" {
 		out.NodePool = "default"
 	}

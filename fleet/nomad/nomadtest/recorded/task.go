@@ -22,6 +22,7 @@ type alloc struct {
 	job    *api.Job
 	judged bool // healthy or not, in the deployment that is under way
 	check  string
+	filled bool          // without a process
 	asked  bool          // to end
 	ends   chan struct{} // closed when it is to end
 	grace  time.Duration
@@ -132,7 +133,10 @@ func (a *alloc) end(grace time.Duration) {
 
 func (s *Server) stop(a *alloc) {
 	a.DesiredStatus, a.DesiredDescription = api.AllocDesiredStatusStop, "alloc not needed due to job update"
-	if a.ClientStatus == api.AllocClientStatusFailed {
+	if a.filled {
+		a.ClientStatus = api.AllocClientStatusComplete
+	}
+	if a.filled || a.ClientStatus == api.AllocClientStatusFailed {
 		s.noteAlloc(a)
 		return
 	}
