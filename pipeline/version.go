@@ -113,15 +113,16 @@ func serve(s Spec, v Version, e Engine) engine.Serve {
 	return out
 }
 
-// CheckEngine tells whether the engine of s can be asked for all that s says, for the
-// candidate and for the parent beside it. Nothing is looked at but s.
-func CheckEngine(s Spec) error {
-	for _, e := range []Engine{s.Engine, s.Engine.reference()} {
-		if _, err := engineJob(s, Version{Name: "v0", Dir: "/weights"}, e); err != nil {
-			return err
-		}
+// CandidateJob is the job of a candidate of s as it would be registered, with a name and
+// a folder that stand for its own. It is an error of package engine when the engine cannot
+// be asked for what s says, be it for the candidate or for the parent beside it. Nothing
+// is looked at but s.
+func CandidateJob(s Spec) (fleet.Job, error) {
+	v := Version{Name: "v0", Dir: "/weights"}
+	if _, err := engineJob(s, v, s.Engine.reference()); err != nil {
+		return fleet.Job{}, err
 	}
-	return nil
+	return engineJob(s, v, s.Engine)
 }
 
 // engineJob is the job that serves v.

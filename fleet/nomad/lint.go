@@ -86,11 +86,14 @@ func (l *linter) group(job *api.Job, g *api.TaskGroup) {
 	for _, t := range g.Tasks {
 		n, all := devices(t)
 		gpus += n
-		l.task(where+"/"+t.Name, g, t, all)
+		l.task(where+"/"+t.Name, job, g, t, all)
 	}
 	count := deref(g.Count, 1)
+	if !serves(job) {
+		return
+	}
 	l.update(where, job, g, gpus)
-	if gpus == 0 || job.Type != nil && *job.Type != api.JobTypeService {
+	if gpus == 0 {
 		return
 	}
 	if count == 1 {
@@ -106,6 +109,10 @@ func (l *linter) group(job *api.Job, g *api.TaskGroup) {
 		l.add("disconnect-replace", where, false, "disconnect.replace wants %d free GPUs for each replica that is cut off, and none is free", gpus)
 	}
 }
+
+// serves tells a job that goes on until it is stopped from one that ends by itself, or
+// runs once on every node: those are not updated by deployments, and drain nothing.
+func serves(job *api.Job) bool { return deref(job.Type, api.JobTypeService) == api.JobTypeService }
 
 func services(g *api.TaskGroup) []*api.Service {
 	all := slices.Clone(g.Services)
@@ -129,7 +136,7 @@ func (l *linter) update(where string, job *api.Job, g *api.TaskGroup, gpus uint6
 	}
 	healthy, progress := deref(u.HealthyDeadline, 5*time.Minute), deref(u.ProgressDeadline, 10*time.Minute)
 	load := l.cluster.ModelLoad
-	if load > 0 && healthy < load {
+	if load > 0 && gpus > 0 && healthy < load {
 		l.add("healthy-deadline", where, true, "update.healthy_deadline is %v and the model takes %v to its first token: every deployment fails; write at least %v", healthy, load, 2*load)
 	}
 	if load == 0 && gpus > 0 && healthy <= 5*time.Minute {
@@ -150,8 +157,8 @@ func (l *linter) update(where string, job *api.Job, g *api.TaskGroup, gpus uint6
 	}
 }
 
-func (l *linter) task(where string, g *api.TaskGroup, t *api.Task, gpus []*api.RequestedDevice) {
-	l.stopping(where, t)
+func (l *linter) task(where string, job *api.Job, g *api.TaskGroup, t *api.Task, gpus []*api.RequestedDevice) {
+	l.stopping(where, t, serves(job))
 	bare := t.Driver == "exec" || t.Driver == "raw_exec"
 	if v, ok := t.Env["CUDA_VISIBLE_DEVICES"]; ok && strings.Contains(v, "NVIDIA_VISIBLE_DEVICES") {
 		l.add("visible-by-env", where, true, "env is read before the device is known, so CUDA_VISIBLE_DEVICES will be the text %q; use a template with env = true: CUDA_VISIBLE_DEVICES={{ env \"NVIDIA_VISIBLE_DEVICES\" }}", v)
@@ -223,7 +230,7 @@ func arguments(t *api.Task) []string {
 
 // stopping is the grace chain: the engine's own drain is shorter than kill_timeout,
 // which is no longer than the client allows.
-func (l *linter) stopping(where string, t *api.Task) {
+func (l *linter) stopping(where string, t *api.Task, serves bool) {
 	kill := deref(t.KillTimeout, 5*time.Second)
 	if kill > l.cluster.MaxKillTimeout {
 		l.add("kill-timeout-cut", where, true, "kill_timeout is %v, and clients cut it to %v without a word; raise client.max_kill_timeout, or lower this", kill, l.cluster.MaxKillTimeout)
@@ -235,7 +242,7 @@ func (l *linter) stopping(where string, t *api.Task) {
 	switch {
 	case said && drain >= kill:
 		l.add("drain-too-long", where, true, "the engine drains for %v, and is killed after %v: what it serves is cut off; kill_timeout must be longer", drain, kill)
-	case isVLLM && !said:
+	case isVLLM && !said && serves:
 		l.add("no-drain", where, false, "vLLM aborts what it serves when it is told to stop; give --shutdown-timeout, shorter than kill_timeout, %v", kill)
 	}
 }

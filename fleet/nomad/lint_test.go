@@ -94,6 +94,17 @@ func TestLint(t *testing.T) {
 			}
 		}
 	}
+	// What ends by itself has no deployment and nothing to drain, and a model's load is not
+	// the deadline of a group without GPUs.
+	ends, eg, et := sound()
+	ends.Type, eg.Update, et.Config["args"] = ptr(api.JobTypeBatch), nil, []any{"bench"}
+	other, og, ot := sound()
+	ot.Resources, og.Update.HealthyDeadline, og.Update.Canary = nil, ptr(time.Minute), ptr(0)
+	for _, j := range []*api.Job{ends, other} {
+		if found := Lint(j, room); len(found) > 0 {
+			t.Errorf("a false alarm: %v", found)
+		}
+	}
 	// A template gives an exec task its GPUs; without knowing the load a short deadline only warns.
 	job, g, task := sound()
 	task.Driver = "exec"

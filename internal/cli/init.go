@@ -30,36 +30,47 @@ first: ask # parent: the first version, which is the source as it is, goes live 
 #task: generate # or embedding, or rerank, for an encoder of the BERT family
 source: ${SOURCE} # the folder with config.json, the tokenizer and the safetensors files
 
-# What serves it. An option that the engine does not have is refused; docs/engines.md
-# has the table. What is left out is left to the engine.
+# What serves it. Another engine, in the place of this and of placement, is below.
 engine:
-  kind: embedded # or vllm, sglang, trtllm, tgi
+  kind: embedded
   #max_model_len: 2048 # tokens of prompt and answer together
   #max_num_seqs: 16 # requests computed at once
-  #max_num_batched_tokens: 2048 # of one step: the budget of a prefill's chunk
-  #release: 0.32.0 # of the engine, whose flags are then used
-  #image: vllm/vllm-openai@sha256:... # of that release, on a cluster that runs containers
-  #tensor_parallel: 4 # GPUs that a layer is split over; with pipeline_parallel the product is a replica's
-  #pipeline_parallel: 1
-  #kv_cache: fp8 # the candidate's alone: its parent keeps the engine's choice
-  #kv_offload: 80GiB # of host memory, for what the cache on the GPU cannot hold
-  #speculative: {method: ngram, tokens: 3, max_batch: 8} # or draft, eagle3, mtp, with model: ./folder; the candidate's alone
-  #lora: {max: 4, max_rank: 16, runtime: true, modules: {name: ./adapter}}
-  #sleep: true # can be put to sleep and woken
-  #drain: 2m # how long it goes on with what it has begun when it is stopped
-  #env: {NAME: value} # kept with the run: secrets belong into the job file
-  #fault: "slow-prompt:over=1000,per-token=1ms" # rehearse a bad release: the embedded candidate alone gets it
+  #fault: "slow-prompt:over=1000,per-token=1ms" # rehearse a bad release: the candidate alone gets it
 
 quantise:
   scheme: fp8-dynamic # or int4, or none to serve the source as it is
   #keep: [lm_head] # modules that stay as they are; "re:" begins a pattern
 
 placement:
-  #gpu: cpu # or ${GPUS}
+  #gpu: cpu
   #replicas: 1 # of each version
   #pool: interactive # of nomad.pools in fleet.yaml
-  #zone: az1 # meta.zone of the nodes
-  #near: r7 # meta.rack to be in, if it can be
+
+# Another engine, vllm, sglang, trtllm or tgi. An option that it does not have is refused
+# (docs/engines.md lists them), and what is left out is left to the engine.
+#
+#   engine:
+#     kind: vllm
+#     release: 0.32.0 # whose flags are used
+#     image: vllm/vllm-openai:v0.32.0 # of that release, where the cluster runs containers
+#     max_model_len: 32768
+#     max_num_seqs: 64
+#     max_num_batched_tokens: 4096 # of one step: the budget of a prefill's chunk
+#     tensor_parallel: 4 # GPUs that a layer is split over
+#     pipeline_parallel: 1 # stages; the product of both is the GPUs of a replica
+#     kv_cache: fp8 # the candidate's alone: its parent keeps the engine's choice
+#     kv_offload: 80GiB # of host memory, for what the cache on the GPU cannot hold
+#     speculative: {method: ngram, tokens: 3, max_batch: 8} # or draft, eagle3, mtp with model: ./folder; the candidate's alone
+#     lora: {max: 4, max_rank: 16, runtime: true} # and modules: {name: ./folder}
+#     sleep: true # can be put to sleep and woken
+#     drain: 2m # how long it goes on with what it has begun when it is stopped
+#     env: {VLLM_LOGGING_LEVEL: WARNING} # kept with the run: secrets belong into the job file
+#   placement:
+#     gpu: h100-sxm # ${GPUS}
+#     replicas: 2
+#     pool: interactive
+#     zone: az1 # meta.zone of the nodes
+#     near: r7 # meta.rack to be in, if it can be
 
 # What to plan for. The benchmark sends this; plan says how long a canary needs
 # at this rate.
@@ -132,8 +143,13 @@ nomad.engines.KIND.file of a fleet.yaml.
 
 ` + exitHelp,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if files != "" {
+				for _, other := range []string{"out", "name", "source"} {
+					if cmd.Flags().Changed(other) {
+						return usage("--%s is for a model.yaml, and --jobs writes none", other)
+					}
+				}
 				return e.writeJobs(files)
 			}
 			from, err := besides(out, source)
@@ -152,9 +168,6 @@ nomad.engines.KIND.file of a fleet.yaml.
 	c.Flags().StringVar(&files, "jobs", "", "the folder to write the Nomad job files into, in the place of a model.yaml")
 	c.Flags().StringVar(&name, "name", "my-model", "what clients put in \"model\"")
 	c.Flags().StringVar(&source, "source", "", "the folder with the weights; default: weights beside the file")
-	for _, other := range []string{"out", "name", "source"} {
-		c.MarkFlagsMutuallyExclusive("jobs", other)
-	}
 	return c
 }
 

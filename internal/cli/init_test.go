@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"llmops/internal/config"
+	"llmops/jobs"
 	"llmops/pipeline/eval"
 )
 
@@ -70,6 +71,44 @@ func TestInitWritesWhatOnboardReads(t *testing.T) {
 	b, _ := json.Marshal(all)
 	if !bytes.Equal(a, b) {
 		t.Errorf("a default in the file is not the one that holds:\n%s\n%s", a, b)
+	}
+}
+
+// The other engine of the file reads in the place of the first, with each of its keys.
+func TestInitOtherEngine(t *testing.T) {
+	path, text := initialised(t)
+	first := regexp.MustCompile(`(?m)^(engine|placement):\n(  .*\n)+`)
+	other := regexp.MustCompile(`(?m)^#   `)
+	if len(first.FindAllString(text, -1)) != 2 || len(other.FindAllString(text, -1)) < 20 {
+		t.Fatal(text)
+	}
+	if err := os.WriteFile(path, []byte(other.ReplaceAllString(first.ReplaceAllString(text, ""), "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := config.Model(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Engine.Kind != "vllm" || s.Engine.TensorParallel != 4 || s.Engine.KVOffload != 80<<30 || s.Engine.Speculative.MaxBatch != 8 || s.Placement.GPU != "h100-sxm" || s.Placement.Near != "r7" {
+		t.Errorf("%+v, %+v", s.Engine, s.Placement)
+	}
+}
+
+func TestInitJobs(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "jobs")
+	if r := run(t, t.TempDir(), "init", "--jobs", dir); r.code != exitDone || !strings.Contains(r.out, "engine-vllm.nomad.hcl") {
+		t.Fatalf("%+v", r)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "engine-bare.nomad.hcl"))
+	want, err2 := jobs.Files.ReadFile("engine-bare.nomad.hcl")
+	if err != nil || err2 != nil || !bytes.Equal(got, want) {
+		t.Errorf("%v, %v, %d bytes, want %d", err, err2, len(got), len(want))
+	}
+	if r := run(t, t.TempDir(), "init", "--jobs", dir); r.code != exitUsage || !strings.Contains(r.err, "is there already") {
+		t.Errorf("written over: %+v", r)
+	}
+	if r := run(t, t.TempDir(), "init", "--jobs", dir, "--name", "x"); r.code != exitUsage {
+		t.Errorf("a model's name for job files: %+v", r)
 	}
 }
 

@@ -152,3 +152,41 @@ func (h *home) canRun(s pipeline.Spec) error {
 	}
 	return onMachine(s)
 }
+
+// sampleGPU is what a job is read with where no model says: any will do for its file.
+const sampleGPU = "h100-sxm"
+
+// jobs are what runs would register: of the model file, else one for each engine that
+// the fleet's file names.
+func (p *placing) jobs(modelFile string) ([]fleet.Job, error) {
+	if p == nil {
+		return nil, usage("this fleet has no file that names engines: name one with --fleet")
+	}
+	var specs []pipeline.Spec
+	if modelFile != "" {
+		s, err := config.Model(modelFile)
+		if err != nil {
+			return nil, &exitError{exitUsage, err}
+		}
+		if err := p.onCluster(s); err != nil {
+			return nil, err
+		}
+		specs = append(specs, s)
+	} else {
+		for _, kind := range slices.Sorted(maps.Keys(p.nomad.Engines)) {
+			specs = append(specs, pipeline.Spec{Name: "lint-" + kind, Engine: pipeline.Engine{Kind: kind}, Placement: pipeline.Placement{GPU: sampleGPU, Replicas: 2, Pool: pipeline.Interactive}})
+		}
+	}
+	if len(specs) == 0 {
+		return nil, usage("%s names no engines: name files, or a model with --model", p.file)
+	}
+	var out []fleet.Job
+	for _, s := range specs {
+		j, err := pipeline.CandidateJob(s)
+		if err != nil {
+			return nil, &exitError{exitUsage, err}
+		}
+		out = append(out, j)
+	}
+	return out, nil
+}

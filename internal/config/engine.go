@@ -139,13 +139,19 @@ var (
 	placeName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 )
 
-func (f *file) placement(r *reader) pipeline.Placement {
-	gpus := []string{pipeline.CPU}
+// GPUs are those that a model can be placed on.
+func GPUs() []string {
+	var out []string
 	for _, g := range roofline.GPUs() {
 		if g.Device != "" {
-			gpus = append(gpus, g.Name)
+			out = append(out, g.Name)
 		}
 	}
+	return out
+}
+
+func (f *file) placement(r *reader) pipeline.Placement {
+	gpus := append([]string{pipeline.CPU}, GPUs()...)
 	in := &f.Placement
 	p := pipeline.Placement{Replicas: r.integer("placement.replicas", in.Replicas, 1)}
 	if g, ok := roofline.Lookup(r.text(in.GPU, pipeline.CPU)); ok && g.Device == "" {
@@ -179,7 +185,7 @@ func (f *file) engineCan(r *reader, s pipeline.Spec) {
 		return
 	}
 	if err == nil {
-		err = pipeline.CheckEngine(s)
+		_, err = pipeline.CandidateJob(s)
 	}
 	refusals, others := engine.Refusals(err)
 	for _, x := range refusals {
