@@ -192,6 +192,9 @@ type Replica struct {
 	Reason string    `json:"reason,omitempty"`
 	State  State     `json:"state"`
 	Since  time.Time `json:"since"`
+	// Placed is when it got its place, Started when its process began; zero: not known.
+	Placed  time.Time `json:"placed,omitzero"`
+	Started time.Time `json:"started,omitzero"`
 	// PID and Starts are for people: nothing is decided by a process id.
 	PID    int `json:"pid,omitempty"`
 	Starts int `json:"starts,omitempty"`

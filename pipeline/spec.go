@@ -87,6 +87,8 @@ type Placement struct {
 	Pool     string `json:"pool"`
 	Zone     string `json:"zone,omitempty"`
 	Near     string `json:"near,omitempty"`
+	Loads    int    `json:"loads,omitempty"` // replicas that may start at once; 0: all
+	Warm     string `json:"warm,omitempty"`  // path of prompts that each answers before it is ready
 }
 
 // CPU is the placement without a GPU, and Interactive the pool that is meant when

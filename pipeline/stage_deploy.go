@@ -103,9 +103,20 @@ func up(ctx context.Context, a *Attempt, v Version, e Engine) (Arm, error) {
 	if err := a.Intent(ctx, "start "+j.Name, nil); err != nil {
 		return Arm{}, err
 	}
-	ready, err := deploy.Up(ctx, a.Deps.Scheduler, j, nil, func(s string) { a.Progress(s, 0, 0) })
+	warm, err := warmPrompts(a.Spec.Placement.Warm)
+	if err != nil {
+		return Arm{}, err
+	}
+	// What an earlier run brought up is of the size that its load has given it since.
+	o := deploy.Options{Warm: warm, Loads: a.Spec.Placement.Loads, Grow: v.Run == a.Run}
+	ready, err := deploy.Up(ctx, a.Deps.Scheduler, j, o, func(s string) { a.Progress(s, 0, 0) })
 	if err != nil {
 		return Arm{}, fmt.Errorf("starting version %s: %w", v.Name, err)
+	}
+	for _, r := range ready {
+		if r.Cold != nil {
+			a.Note("replica %s", r)
+		}
 	}
 	return Arm{Version: v, Ready: ready}, nil
 }

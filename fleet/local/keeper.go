@@ -183,6 +183,7 @@ func listenAt(addr string) (string, error) {
 // launch starts a new process under a new nonce.
 func (k *keeper) launch() (*process, error) {
 	k.rep.Starts++
+	k.rep.Placed = time.Now().UTC()
 	var raw [12]byte
 	_, _ = rand.Read(raw[:])
 	nonce := hex.EncodeToString(raw[:])
@@ -230,6 +231,7 @@ func (k *keeper) launch() (*process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting %s: %w", argv[0], err), os.Remove(token.Name()))
 	}
+	k.rep.Started = time.Now().UTC()
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait(); close(done) }()
 	// Should this supervisor die before the document is written, the next finds

@@ -33,9 +33,13 @@ func replicas(allocs []*api.AllocationListStub, gone bool) []fleet.Replica {
 
 func replica(a *api.AllocationListStub, gone bool) fleet.Replica {
 	r := fleet.Replica{ID: a.ID, Group: a.TaskGroup, Node: a.NodeName, Addr: address(a, "http"), Admin: address(a, "admin"), Since: time.Unix(0, a.ModifyTime).UTC(), Starts: starts(a)}
+	r.Placed = time.Unix(0, a.CreateTime).UTC()
 	r.Nonce = fmt.Sprintf("%s-%d", a.ID, r.Starts)
 	healthy := a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && *a.DeploymentStatus.Healthy
 	task, dead := state(a)
+	if task != nil {
+		r.Started = task.StartedAt
+	}
 	switch {
 	case a.ClientStatus == api.AllocClientStatusUnknown:
 		r.State, r.Reason = fleet.Unknown, "node "+a.NodeName+" is silent"

@@ -44,6 +44,8 @@ quantise:
 placement:
   #gpu: cpu
   #replicas: 1 # of each version
+  #loads: 2 # of them that may start at once: they read their weights from one store
+  # warm: ./warm.jsonl, a {"messages": [...]} a line, is what each answers before it is ready
   #pool: interactive # of nomad.pools in fleet.yaml
 
 # Another engine, vllm, sglang, trtllm or tgi. An option that it does not have is refused
@@ -119,7 +121,7 @@ canary:
 
 # With scale, replicas follow the load, and the standby with them: requests and share
 # of the KV cache that each shall have, burn of the TTFT budget, and a schedule.
-#   scale: {max: 8, streams: 192, kv: 80%, burn: 6x, up: 3m, down: 15m, loads: 2, ahead: 10m, zone: UTC,
+#   scale: {max: 8, streams: 192, kv: 80%, burn: 6x, up: 3m, down: 15m, ahead: 10m, zone: UTC,
 #     schedule: [{days: mon-fri, from: "07:30", to: "19:00", min: 4}]}
 `
 

@@ -55,6 +55,8 @@ type placementFile struct {
 	Pool     scalar `yaml:"pool"`
 	Zone     scalar `yaml:"zone"`
 	Near     scalar `yaml:"near"`
+	Loads    scalar `yaml:"loads"`
+	Warm     scalar `yaml:"warm"`
 }
 
 // anyOf is the first that is set.
@@ -150,10 +152,11 @@ func GPUs() []string {
 	return out
 }
 
-func (f *file) placement(r *reader) pipeline.Placement {
+func (f *file) placement(r *reader, dir string) pipeline.Placement {
 	gpus := append([]string{pipeline.CPU}, GPUs()...)
 	in := &f.Placement
-	p := pipeline.Placement{Replicas: r.integer("placement.replicas", in.Replicas, 1)}
+	p := pipeline.Placement{Replicas: r.integer("placement.replicas", in.Replicas, 1), Loads: r.integer("placement.loads", in.Loads, 2), Warm: abs(dir, r.text(in.Warm, ""))}
+	r.exists(in.Warm, "placement.warm", p.Warm)
 	if g, ok := roofline.Lookup(r.text(in.GPU, pipeline.CPU)); ok && g.Device == "" {
 		p.GPU = pipeline.CPU
 		r.complain(in.GPU, "placement.gpu: %s is known to the arithmetic alone; the job files place NVIDIA's: %s", g.Name, strings.Join(gpus[1:], ", "))

@@ -121,7 +121,7 @@ func (f *file) spec(r *reader) pipeline.Spec {
 		Source:    f.source(r, dir),
 		Engine:    f.engine(r, dir),
 		Quantise:  f.quantise(r),
-		Placement: f.placement(r),
+		Placement: f.placement(r, dir),
 		Traffic:   f.traffic(r, dir, task),
 		SLO:       f.slo(r, task),
 		Eval:      f.eval(r, dir, task),
@@ -129,7 +129,7 @@ func (f *file) spec(r *reader) pipeline.Spec {
 		Canary:    f.canary(r, task),
 		Standby:   r.duration("standby", f.Standby, 48*time.Hour),
 	}
-	s.Scale = f.scale(r, s.Placement.Replicas)
+	s.Scale = f.scale(r, s.Placement)
 	f.engineCan(r, s)
 	switch n := len(fleet.Escape(s.Name)); {
 	case n == 0:

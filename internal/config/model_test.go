@@ -108,6 +108,7 @@ func TestModelRefuses(t *testing.T) {
 		{"long name", "name: freight\n", "name: " + strings.Repeat("n", 101) + "\n", "name"},
 		{"name with a pin", "name: freight\n", "name: freight@v1\n", "@"},
 		{"more tokens than fit", "input: 64", "input: 2040", "max_model_len"},
+		{"no prompts to warm with", "pool: interactive}", "pool: interactive, warm: ./none.jsonl}", "placement.warm"},
 		{"unknown fault", "max_num_seqs: 16}", "max_num_seqs: 16, fault: slow}", "engine.fault"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"llmops/pipeline"
 	"llmops/serving/scale"
 )
 
@@ -15,7 +16,6 @@ type scaleFile struct {
 	Burn     scalar `yaml:"burn"`
 	Up       scalar `yaml:"up"`
 	Down     scalar `yaml:"down"`
-	Loads    scalar `yaml:"loads"`
 	Ahead    scalar `yaml:"ahead"`
 	Zone     scalar `yaml:"zone"`
 	Schedule []struct {
@@ -27,16 +27,16 @@ type scaleFile struct {
 }
 
 // scale reads how replicas follow the load; nil: their number stays.
-func (f *file) scale(r *reader, replicas int) *scale.Policy {
+func (f *file) scale(r *reader, place pipeline.Placement) *scale.Policy {
 	s := f.Scale
 	if s == nil {
 		return nil
 	}
 	p := &scale.Policy{
-		Min: r.integer("scale.min", s.Min, replicas), Max: r.integer("scale.max", s.Max, 0),
+		Min: r.integer("scale.min", s.Min, place.Replicas), Max: r.integer("scale.max", s.Max, 0),
 		Streams: r.number("scale.streams", s.Streams, 0), KV: r.part("scale.kv", s.KV, 0), Burn: r.times("scale.burn", s.Burn, 1),
 		Up: r.span("scale.up", s.Up, 3*time.Minute), Down: r.span("scale.down", s.Down, 15*time.Minute), Ahead: r.duration("scale.ahead", s.Ahead, 0),
-		Loads: r.integer("scale.loads", s.Loads, 2), Zone: r.text(s.Zone, "UTC"),
+		Loads: place.Loads, Zone: r.text(s.Zone, "UTC"),
 	}
 	if !s.Burn.set() {
 		p.Burn = 0

@@ -12,43 +12,115 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"llmops/fleet"
-	"llmops/serving/openai"
 )
 
-const (
-	// maxStarts is how often a replica may fail before its job counts as broken.
-	maxStarts = 3
-	tokenWait = 60 * time.Second
-)
+// maxStarts is how often a replica may fail before its job counts as broken.
+const maxStarts = 3
 
-// versionHeader is where an engine of ours says which version answered.
-const versionHeader = "Llmops-Version"
-
-// Ready is a replica that has produced a token, and how long that took after
-// its process answered the health check.
-type Ready struct {
-	fleet.Replica
-	FirstToken time.Duration `json:"first_token"`
-}
-
-// Prompts are what a fresh replica is warmed with after its first token.
-type Prompts [][]openai.Message
-
-// Up registers the job and returns when count replicas of it are ready.
-// A replica that fails repeatedly ends the wait with its reason.
-func Up(ctx context.Context, s fleet.Scheduler, j fleet.Job, warm Prompts, progress func(string)) ([]Ready, error) {
-	replicas, err := start(ctx, s, j, progress)
+// Up registers the job and returns when all replicas of it are ready, o.Loads of
+// them at a time. A job that is registered already is brought to its count when o.Grow
+// says so, and otherwise keeps the number that it has. A replica that fails repeatedly
+// ends the wait with its reason.
+func Up(ctx context.Context, s fleet.Scheduler, j fleet.Job, o Options, progress func(string)) ([]Ready, error) {
+	began := time.Now()
+	st, err := s.Status(ctx, j.Name)
 	if err != nil {
 		return nil, err
 	}
-	return ready(ctx, j, replicas, warm)
+	first := j
+	if st.Rev == 0 && o.Loads > 0 {
+		first = counted(j, func(g fleet.Group) int { return min(g.Count, o.Loads) })
+	}
+	if err := fits(ctx, s, j); err != nil {
+		return nil, err
+	}
+	replicas, seen, err := start(ctx, s, first, progress)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]Ready{}
+	for {
+		if err := ready(ctx, j, replicas, o.Warm, seen, st.Replicas, began, known); err != nil {
+			return nil, err
+		}
+		grown := false
+		if st.Rev == 0 || o.Grow {
+			if grown, err = grow(ctx, s, j, o.Loads); err != nil {
+				return nil, err
+			}
+		}
+		if !grown {
+			break
+		}
+		if replicas, err = answering(ctx, s, j, seen, progress); err != nil {
+			return nil, err
+		}
+	}
+	out := make([]Ready, 0, len(replicas))
+	for _, r := range replicas {
+		out = append(out, known[r.ID])
+	}
+	return out, nil
+}
+
+// grow lets so many more of each group start as may load at once; 0: all. It is false
+// when every group has its count.
+func grow(ctx context.Context, s fleet.Scheduler, j fleet.Job, loads int) (bool, error) {
+	grown := false
+	for _, g := range j.Groups {
+		for {
+			st, err := s.Status(ctx, j.Name)
+			if err != nil {
+				return false, err
+			}
+			i := slices.IndexFunc(st.Job.Groups, func(o fleet.Group) bool { return o.Name == g.Name })
+			if st.Rev == 0 || i < 0 {
+				return false, fmt.Errorf("growing %s: %w", j.Name, fleet.ErrNotFound)
+			}
+			have := st.Job.Groups[i].Count
+			if have >= g.Count {
+				break
+			}
+			to := g.Count
+			if loads > 0 {
+				to = min(to, have+loads)
+			}
+			if _, err = s.Scale(ctx, j.Name, g.Name, to, st.Rev); errors.Is(err, fleet.ErrConflict) {
+				continue
+			}
+			if err != nil {
+				return false, err
+			}
+			grown = true
+			break
+		}
+	}
+	return grown, nil
+}
+
+func counted(j fleet.Job, count func(fleet.Group) int) fleet.Job {
+	j.Groups = slices.Clone(j.Groups)
+	for i, g := range j.Groups {
+		j.Groups[i].Count = count(g)
+	}
+	return j
+}
+
+// fits asks before anything starts whether all of it can.
+func fits(ctx context.Context, s fleet.Scheduler, j fleet.Job) error {
+	plan, err := s.Plan(ctx, j)
+	if err != nil {
+		return fmt.Errorf("planning %s: %w", j.Name, err)
+	}
+	if !plan.Fits {
+		return fmt.Errorf("job %s does not fit: %s", j.Name, strings.Join(plan.Reasons, "; "))
+	}
+	return nil
 }
 
 // register applies the job over whatever revision is there.
@@ -64,49 +136,61 @@ func register(ctx context.Context, s fleet.Scheduler, j fleet.Job) error {
 // Start registers a job that produces no tokens and returns when its replicas
 // answer their check.
 func Start(ctx context.Context, s fleet.Scheduler, j fleet.Job, progress func(string)) error {
-	_, err := start(ctx, s, j, progress)
+	_, _, err := start(ctx, s, j, progress)
 	return err
 }
 
-func start(ctx context.Context, s fleet.Scheduler, j fleet.Job, progress func(string)) ([]fleet.Replica, error) {
+func start(ctx context.Context, s fleet.Scheduler, j fleet.Job, progress func(string)) ([]fleet.Replica, sightings, error) {
 	plan, err := s.Plan(ctx, j)
 	if err != nil {
-		return nil, fmt.Errorf("planning %s: %w", j.Name, err)
+		return nil, nil, fmt.Errorf("planning %s: %w", j.Name, err)
 	}
 	if !plan.Fits {
-		return nil, fmt.Errorf("job %s does not fit: %s", j.Name, strings.Join(plan.Reasons, "; "))
+		return nil, nil, fmt.Errorf("job %s does not fit: %s", j.Name, strings.Join(plan.Reasons, "; "))
 	}
 	if len(plan.Changes) > 0 {
 		if err := register(ctx, s, j); err != nil {
-			return nil, fmt.Errorf("registering %s: %w", j.Name, err)
+			return nil, nil, fmt.Errorf("registering %s: %w", j.Name, err)
 		}
 	}
-	return answering(ctx, s, j, progress)
+	seen := sightings{}
+	replicas, err := answering(ctx, s, j, seen, progress)
+	return replicas, seen, err
 }
 
+// sightings are when replicas were first seen to answer their check, by ID.
+type sightings map[string]time.Time
+
 // answering returns the job's replicas when all of them answer their check.
-func answering(ctx context.Context, s fleet.Scheduler, j fleet.Job, progress func(string)) ([]fleet.Replica, error) {
+func answering(ctx context.Context, s fleet.Scheduler, j fleet.Job, seen sightings, progress func(string)) ([]fleet.Replica, error) {
 	var replicas []fleet.Replica
 	all := errors.New("all healthy")
 	err := s.Watch(ctx, j.Name, func(st fleet.Status) error {
 		if st.Job.Name != j.Name || st.Rev == 0 {
 			return nil
 		}
-		want, healthy := 0, 0
+		want := 0
 		for _, g := range st.Job.Groups {
 			want += g.Count
 		}
+		var healthy []fleet.Replica
+		others := 0 // that count as the job's and do not answer yet
 		for _, r := range st.Replicas {
 			switch {
 			case r.State == fleet.Healthy:
-				healthy++
+				healthy = append(healthy, r)
+				if seen[r.ID].IsZero() {
+					seen[r.ID] = time.Now()
+				}
 			case r.State == fleet.Failed && r.Starts >= maxStarts:
 				return fmt.Errorf("replica %s failed %d times: %s", r.ID, r.Starts, r.Reason)
+			case r.State != fleet.Unknown: // whose node is silent: another takes its place
+				others++
 			}
 		}
-		progress(fmt.Sprintf("%s: %d of %d replicas answer", j.Name, healthy, want))
-		if healthy == want && len(st.Replicas) == want {
-			replicas = slices.Clone(st.Replicas)
+		progress(fmt.Sprintf("%s: %d of %d replicas answer", j.Name, len(healthy), want))
+		if len(healthy) == want && others == 0 {
+			replicas = healthy
 			return all
 		}
 		return nil
@@ -115,106 +199,6 @@ func answering(ctx context.Context, s fleet.Scheduler, j fleet.Job, progress fun
 		return nil, fmt.Errorf("waiting for %s: %w", j.Name, err)
 	}
 	return replicas, nil
-}
-
-// ready gets a token of each replica, all at once, then warms them.
-func ready(ctx context.Context, j fleet.Job, replicas []fleet.Replica, warm Prompts) ([]Ready, error) {
-	out := make([]Ready, len(replicas))
-	errs := make([]error, len(replicas))
-	var wg sync.WaitGroup
-	for i, r := range replicas {
-		wg.Go(func() {
-			out[i].Replica = r
-			out[i].FirstToken, errs[i] = token(ctx, j, r, warm)
-		})
-	}
-	wg.Wait()
-	return out, errors.Join(errs...)
-}
-
-// token asks the replica for one token and holds it to its version.
-func token(ctx context.Context, j fleet.Job, r fleet.Replica, warm Prompts) (time.Duration, error) {
-	began := time.Now()
-	if err := Probe(ctx, r.Addr, j.Meta["alias"], j.Meta["version"], Task(j.Meta["task"])); err != nil {
-		return 0, fmt.Errorf("replica %s: %w", r.ID, err)
-	}
-	took := time.Since(began)
-	c := &openai.Client{BaseURL: "http://" + r.Addr}
-	for _, m := range warm {
-		req := request(j.Meta["alias"], m)
-		if _, _, err := c.Chat(ctx, req, nil); err != nil {
-			return 0, fmt.Errorf("warming replica %s: %w", r.ID, err)
-		}
-	}
-	return took, nil
-}
-
-// Task is what a model is for; the zero Task generates text.
-type Task string
-
-// The tasks of encoders.
-const (
-	Embedding Task = "embedding"
-	Rerank    Task = "rerank"
-)
-
-// Path is where requests of the task go.
-func (t Task) Path() string {
-	switch t {
-	case Embedding:
-		return "/v1/embeddings"
-	case Rerank:
-		return "/v1/rerank"
-	}
-	return "/v1/chat/completions"
-}
-
-// Probe asks the server at addr for one token of alias, of an encoder for one
-// vector or score, and refuses an answer that names another version. An empty
-// version accepts any, and not every engine names one.
-func Probe(ctx context.Context, addr, alias, version string, task Task) error {
-	ctx, cancel := context.WithTimeout(ctx, tokenWait)
-	defer cancel()
-	c := &openai.Client{BaseURL: "http://" + addr}
-	what, header, err := probe(ctx, c, alias, task)
-	if err != nil {
-		return fmt.Errorf("asking for a %s: %w", what, err)
-	}
-	if got := header.Get(versionHeader); version != "" && got != "" && got != version {
-		return fmt.Errorf("asking for a %s: version %s answered instead of %s", what, got, version)
-	}
-	return nil
-}
-
-var errNone = errors.New("the answer has none")
-
-func probe(ctx context.Context, c *openai.Client, alias string, task Task) (what string, header http.Header, err error) {
-	switch task {
-	case Embedding:
-		res, header, err := c.Embeddings(ctx, &openai.EmbeddingRequest{Model: alias, Input: openai.Input{Prompt: openai.Prompt{Texts: []string{"1"}}}})
-		if err == nil && (len(res.Data) != 1 || len(res.Data[0].Embedding.Values) == 0) {
-			err = errNone
-		}
-		return "vector", header, err
-	case Rerank:
-		res, header, err := c.Rerank(ctx, &openai.RerankRequest{Model: alias, Query: "1", Documents: []openai.Document{{Text: "1"}}})
-		if err == nil && len(res.Results) != 1 {
-			err = errNone
-		}
-		return "score", header, err
-	}
-	res, header, err := c.Chat(ctx, request(alias, []openai.Message{{Role: "user", Content: openai.Text("1")}}), nil)
-	if err == nil && (res.Usage == nil || res.Usage.CompletionTokens < 1) {
-		err = errNone
-	}
-	return "token", header, err
-}
-
-func request(alias string, messages []openai.Message) *openai.ChatRequest {
-	one, zero := 1, 0.0
-	r := &openai.ChatRequest{Messages: messages}
-	r.Model, r.MaxTokens, r.Temperature = alias, &one, &zero
-	return r
 }
 
 // Down stops the job and returns when its last replica is gone.

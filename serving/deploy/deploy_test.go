@@ -131,7 +131,7 @@ func up(t *testing.T, s fleet.Scheduler, j fleet.Job, warm Prompts) ([]Ready, er
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	return Up(ctx, s, j, warm, func(string) {})
+	return Up(ctx, s, j, Options{Warm: warm}, func(string) {})
 }
 
 func TestUp(t *testing.T) {
@@ -242,7 +242,7 @@ func TestUpEndsWithItsContext(t *testing.T) {
 	j := job("j", "", 1)
 	j.Groups[0].Check.Path = "/never"
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := Up(ctx, s, j, nil, func(string) { cancel() })
+	_, err := Up(ctx, s, j, Options{}, func(string) { cancel() })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("Up = %v", err)
 	}
@@ -265,5 +265,48 @@ func TestDownWaits(t *testing.T) {
 	}
 	if err := Down(t.Context(), s, "j"); err != nil {
 		t.Errorf("Down of what is down: %v", err)
+	}
+}
+
+// No more than so many load at once, what is there already counts as loaded, and the
+// parts of a cold start are told of what was started here.
+func TestLoadsAFewAtATime(t *testing.T) {
+	s := machine(t)
+	j := job("a-v1", "", 5)
+	most, told := 0, 0
+	watched, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Watch(watched, j.Name, func(st fleet.Status) error {
+			starting := 0
+			for _, r := range st.Replicas {
+				if r.State != fleet.Healthy {
+					starting++
+				}
+			}
+			most, told = max(most, starting), told+1
+			return nil
+		})
+	}()
+	got, err := Up(t.Context(), s, j, Options{Loads: 2, Warm: Prompts{{{Role: "user", Content: openai.Text("hot")}}}}, func(string) {})
+	stop()
+	<-ended
+	if err != nil || len(got) != 5 || most > 2 || told == 0 {
+		t.Fatalf("%d replicas, at most %d starting in %d looks, %v", len(got), most, told, err)
+	}
+	for _, r := range got {
+		if r.Cold == nil || r.Cold.Load <= 0 || r.Cold.Warm <= 0 || r.FirstToken <= 0 || !strings.Contains(r.String(), "answered in") {
+			t.Errorf("cold start of %s: %+v", r, r.Cold)
+		}
+	}
+	j.Groups[0].Count = 6
+	if got, err = Up(t.Context(), s, j, Options{Loads: 2}, func(string) {}); err != nil || len(got) != 5 {
+		t.Errorf("without leave to grow: %d, %v", len(got), err)
+	}
+	if got, err = Up(t.Context(), s, j, Options{Loads: 2, Grow: true}, func(string) {}); err != nil || len(got) != 6 {
+		t.Fatalf("with leave to grow: %d, %v", len(got), err)
+	}
+	if got[0].Cold != nil {
+		t.Errorf("what was there before has a cold start: %+v", got[0].Cold)
 	}
 }
