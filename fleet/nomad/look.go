@@ -274,7 +274,7 @@ func (s *Scheduler) recheck(ctx context.Context, r *fleet.Replica) {
 	}
 	for _, c := range checks {
 		if c.Status != "success" {
-			r.Reason = strings.TrimSpace("its check fails: " + c.Output)
+			r.Reason = strings.TrimSuffix("its check is "+c.Status+": "+c.Output, ": ")
 			return
 		}
 	}

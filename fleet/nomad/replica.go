@@ -146,7 +146,10 @@ func reasons(g fleet.Group, m *api.AllocationMetric) []string {
 	return out
 }
 
-func sentence(reasons []string) string { return strings.Join(reasons, "; ") }
+// sentence joins those that say anything.
+func sentence(reasons []string) string {
+	return strings.Join(slices.DeleteFunc(reasons, func(r string) bool { return r == "" }), "; ")
+}
 
 // need is the GPUs that a replica takes, as nvidia-smi and the job file name them.
 func need(g fleet.Group) string {

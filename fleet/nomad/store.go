@@ -115,7 +115,7 @@ func (s *Store) Put(ctx context.Context, name string, text []byte, ifRev uint64)
 	// Without an index the update creates, and only if nothing is there.
 	out, _, err := s.client.Variables().CheckedUpdate(v, s.write(ctx))
 	if err != nil {
-		return 0, fmt.Errorf("writing document %s: %w", name, s.conflict(err))
+		return 0, fmt.Errorf("writing document %s: %w", name, s.conflict(err, "write"))
 	}
 	return out.ModifyIndex, nil
 }
@@ -130,17 +130,17 @@ func (s *Store) Delete(ctx context.Context, name string, ifRev uint64) error {
 		return err
 	}
 	if _, err := s.client.Variables().CheckedDelete(p, ifRev, s.write(ctx)); err != nil {
-		return fmt.Errorf("deleting document %s: %w", name, s.conflict(err))
+		return fmt.Errorf("deleting document %s: %w", name, s.conflict(err, "destroy"))
 	}
 	return nil
 }
 
-func (s *Store) conflict(err error) error {
+func (s *Store) conflict(err error, needs string) error {
 	var lost api.ErrCASConflict
 	if errors.As(err, &lost) {
 		return fmt.Errorf("%w: at revision %d, wanted %d", fleet.ErrConflict, lost.Conflict.ModifyIndex, lost.CheckIndex)
 	}
-	return s.explain(err, s.variables("write"))
+	return s.explain(err, s.variables(needs))
 }
 
 // Watch implements fleet.Store, by blocking queries: variables are no topic of the

@@ -46,8 +46,8 @@ func (s *Scheduler) waiting(ctx context.Context, all []fleet.Status, only string
 		}
 		if d := failed[st.Job.Name]; d != nil && d.JobSpecModifyIndex == st.Rev {
 			for n := range st.Replicas {
-				if r := &st.Replicas[n]; r.State == fleet.Running && r.Reason == "" {
-					r.Reason = "the deployment failed: " + d.StatusDescription
+				if r := &st.Replicas[n]; r.State == fleet.Running {
+					r.Reason = sentence(append([]string{"the deployment failed: " + d.StatusDescription}, r.Reason))
 				}
 			}
 		}

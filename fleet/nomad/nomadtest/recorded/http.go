@@ -84,7 +84,7 @@ var named = regexp.MustCompile(`^(/v1/(?:client/)?(?:job|var|node|allocation|nam
 func (s *Server) note(r *http.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	what := r.Method + " " + r.URL.Path
+	what := r.Method + " " + r.URL.Path + " "
 	s.asked[r.Method+" "+named.ReplaceAllString(r.URL.Path, "$1/…$2")]++
 	for _, f := range s.refused {
 		if strings.HasPrefix(what, f.prefix) {

@@ -26,7 +26,7 @@ type values struct {
 }
 
 type groupValues struct {
-	Name                           string
+	Name, Near                     string
 	Count, Port, Admin, GPUs       int
 	Argv                           []string
 	Env                            map[string]string
@@ -118,6 +118,11 @@ func (g groupValues) group(job string, full, bare *api.TaskGroup) (*api.TaskGrou
 		}
 	}
 
+	if g.Near == "" {
+		out.Affinities = nil
+	} else {
+		out.Affinities[0].RTarget = g.Near
+	}
 	service.Name = job
 	if g.Path == "" {
 		service.Checks, out.Update.HealthCheck = nil, without.Update.HealthCheck
@@ -144,7 +149,7 @@ func (g groupValues) group(job string, full, bare *api.TaskGroup) (*api.TaskGrou
 	}
 	task.Config = map[string]any{"command": g.Argv[0], "args": args}
 	if g.GPUs == 0 {
-		task.Resources.Devices = nil
+		task.Resources.Devices, task.Templates = nil, nil
 		return out, nil
 	}
 	device := task.Resources.Devices[0]

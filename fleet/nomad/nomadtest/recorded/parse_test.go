@@ -19,8 +19,8 @@ import (
 var update = flag.Bool("update", false, "write testdata from a real agent")
 
 const (
-	fullGroup = `{"name":"full","count":2,"argv":["/bin/llmops","serve","$${NOMAD_ADDR_http}"],"env":{"A":"$${NOMAD_ALLOC_ID}"},"port":8400,"admin":8401,"path":"/health","interval":"7s","timeout":"2s","grace":"9s","gpu":"H100","gpus":4}`
-	bareGroup = `{"name":"bare","count":1,"argv":["/bin/true"],"env":{},"port":0,"admin":-1,"path":"","interval":"10s","timeout":"3s","grace":"5s","gpu":"","gpus":0}`
+	fullGroup = `{"name":"full","near":"r1","count":2,"argv":["/bin/llmops","serve","$${NOMAD_ADDR_http}"],"env":{"A":"$${NOMAD_ALLOC_ID}"},"port":8400,"admin":8401,"path":"/health","interval":"7s","timeout":"2s","grace":"9s","gpu":"H100","gpus":4}`
+	bareGroup = `{"name":"bare","near":"","count":1,"argv":["/bin/true"],"env":{},"port":0,"admin":-1,"path":"","interval":"10s","timeout":"3s","grace":"5s","gpu":"","gpus":0}`
 )
 
 func file(name, pool, zone string, groups ...string) string {
@@ -83,7 +83,7 @@ func TestParseIsTheParsersWork(t *testing.T) {
 	}
 	for _, vars := range []string{
 		file("a/b", "default", "", bareGroup), file("x", "gpu-h100", "az1", fullGroup), file("x", "default", "", fullGroup, bareGroup),
-		file("x", "default", "", group("port", "0")), file("x", "default", "", group("admin", "0")), file("x", "default", "", group("admin", "-1")),
+		file("x", "default", "", group("port", "0")), file("x", "default", "", group("admin", "0")), file("x", "default", "", group("admin", "-1")), file("x", "default", "", group("near", `""`)),
 		file("x", "default", "", group("path", `""`)), file("x", "default", "", group("gpus", "0")), file("x", "default", "", group("gpu", `""`)),
 		file("x", "default", "", group("argv", `["/bin/true"]`)), file("x", "default", "", group("env", `{}`)),
 	} {

@@ -124,8 +124,8 @@ func (s *Server) Close() {
 	s.http.Close()
 }
 
-// Refuse answers requests whose method and path begin with prefix, as "GET /v1/jobs",
-// with an error, until Allow.
+// Refuse answers requests whose method and path begin with prefix, as "GET /v1/job/",
+// or with a space behind it are just that, with an error, until Allow.
 func (s *Server) Refuse(prefix string, code int, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
