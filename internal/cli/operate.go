@@ -185,7 +185,11 @@ func statusTable(w *tabwriter.Writer, s status) {
 	}
 	for _, j := range s.Jobs {
 		for _, r := range j.Replicas {
-			row(w, "REPLICA", r.ID, r.Addr, strings.TrimSpace(string(r.State)+" "+r.Reason))
+			job := j.Job.Name // which an identifier of this machine begins with
+			if strings.HasPrefix(r.ID, job+"/") {
+				job = ""
+			}
+			row(w, "REPLICA", r.ID, r.Addr, strings.Join(strings.Fields(job+" "+string(r.State)+" "+r.Reason), " "))
 		}
 		if len(j.Replicas) == 0 {
 			row(w, "JOB", j.Job.Name, "", "no replicas")
