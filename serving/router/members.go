@@ -164,9 +164,7 @@ func (r *Router) reconcile(probe func(*Replica) context.CancelFunc) {
 	changed := false
 	for name, rep := range r.cfg.seen {
 		j, ok := r.cfg.job(name)
-		// Draining ones finish what they have and get nothing new.
-		serves := ok && j.Kind == fleet.Engine && j.Meta["alias"] != "" && j.Meta["version"] != "" && rep.Addr != "" &&
-			(rep.State == fleet.Running || rep.State == fleet.Healthy)
+		serves := ok && j.Kind == fleet.Engine && j.Meta["alias"] != "" && j.Meta["version"] != "" && rep.Addr != "" && isMember(rep.State)
 		m := r.cfg.alive[name]
 		if m != nil && serves && m.nonce == rep.Nonce && m.Addr == rep.Addr && m.Alias == j.Meta["alias"] && m.Version == j.Meta["version"] {
 			continue
@@ -195,6 +193,13 @@ func (r *Router) reconcile(probe func(*Replica) context.CancelFunc) {
 		r.rebuild()
 		defer r.pump()
 	}
+}
+
+// isMember tells whether a replica may get requests. One whose node is silent may:
+// that the scheduler does not hear of it says nothing about who else does, which is
+// what probes are for. Draining ones finish what they have and get nothing new.
+func isMember(s fleet.State) bool {
+	return s == fleet.Running || s == fleet.Healthy || s == fleet.Unknown
 }
 
 // probe asks a replica for its health until ctx ends. A refusal is believed at

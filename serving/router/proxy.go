@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"llmops/serving/openai"
@@ -328,8 +329,11 @@ func busy(status int) bool {
 // ended. Asking another would make the client wait as long again.
 func waited(err error) bool {
 	var te *transportError
-	return isTimeout(err) && !(errors.As(err, &te) && te.dialling)
+	return isTimeout(err) && !gone(err) && !(errors.As(err, &te) && te.dialling)
 }
+
+// gone tells a connection that the system gave up, with the machine at its end.
+func gone(err error) bool { return errors.Is(err, syscall.ETIMEDOUT) }
 
 // again gives d's stream back and books another replica of the same version.
 func (r *Router) again(c *call, d Decision) (Decision, bool) {
@@ -349,7 +353,7 @@ func (r *Router) again(c *call, d Decision) (Decision, bool) {
 // request does not find that out again, and has it probed at once.
 func (m *Replica) lost(err error) {
 	var te *transportError
-	if errors.As(err, &te) && !isTimeout(err) {
+	if errors.As(err, &te) && (!isTimeout(err) || gone(err)) {
 		if m.Health() == Up {
 			m.SetHealth(Suspect)
 		}
@@ -426,7 +430,7 @@ func (c *call) relay(ans *answer, version string) (o outcome, err error) {
 // fail tells the client that there is no answer, or no more of it.
 func (c *call) fail(err error) {
 	status, e := http.StatusBadGateway, &openai.Error{Message: "the engine broke off", Type: openai.TypeServer, Code: "upstream_failed"}
-	if isTimeout(err) {
+	if isTimeout(err) && !gone(err) {
 		status, e.Message, e.Code = http.StatusGatewayTimeout, "the engine did not answer in time", "upstream_timeout"
 	}
 	if !c.sent {

@@ -24,7 +24,18 @@ const (
 	idleFor     = 4 * time.Second // below the 5 s after which uvicorn, under vLLM, closes
 	maxIdle     = 64              // connections a replica
 	dialTimeout = 2 * time.Second
+	// peerTimeout is how long an engine's machine may acknowledge nothing, which even
+	// one whose engine hangs does. What waits for it is asked of another, or told.
+	peerTimeout = 10 * time.Second
 )
+
+// dialer makes connections to engines. A stream is silent while its prompt is
+// computed, so that probes of the connection have to tell who is gone.
+var dialer = net.Dialer{
+	Timeout:         dialTimeout,
+	Control:         userTimeout(peerTimeout),
+	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3},
+}
 
 var (
 	errMalformed = errors.New("malformed answer")
@@ -62,8 +73,7 @@ func (p *pool) get(ctx context.Context) (c *conn, reused bool, err error) {
 		_ = c.Close()
 	}
 	p.mu.Unlock()
-	d := net.Dialer{Timeout: dialTimeout}
-	nc, err := d.DialContext(ctx, "tcp", p.addr)
+	nc, err := dialer.DialContext(ctx, "tcp", p.addr)
 	if err != nil {
 		return nil, false, err
 	}
