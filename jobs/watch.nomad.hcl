@@ -1,5 +1,6 @@
-# Runs llmops watch: it drives the runs that were handed over and keeps the fleet healthy.
-# Two of them, of which the one that holds the document leader acts.
+# Runs llmops watch where nobody's terminal must stay on: it scales, and keeps standbys
+# warm. Two of them, of which the one that holds the document leader acts. A run that was
+# handed over goes on where its records are, which is the machine it was begun on.
 
 variable "name" {
   type        = string
@@ -28,12 +29,6 @@ variable "bin" {
   type        = string
   default     = "/usr/local/bin/llmops"
   description = "where llmops is on every node"
-}
-
-variable "fleet" {
-  type        = string
-  default     = "/etc/llmops/fleet.yaml"
-  description = "the fleet's description, on every node"
 }
 
 variable "driver" {
@@ -103,10 +98,10 @@ job "llmops" {
       kill_timeout = "30s" # an append to a run's journal, and the leader's document
       config {
         command = var.bin
-        args    = ["watch", "--fleet", var.fleet]
+        args    = ["watch", "--fleet", "nomad:"]
       }
       env {
-        NOMAD_ADDR = "unix://${NOMAD_SECRETS_DIR}/api.sock"
+        LLMOPS_HOME = "${NOMAD_TASK_DIR}"
       }
 
       # The agent's own API, with a token of this job's identity: give the job an ACL

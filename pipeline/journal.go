@@ -47,6 +47,26 @@ func (j *Journal) Head() Head { return j.head }
 // claimed earlier is fenced. It refuses with ErrBusy while d.Alive says that
 // another owner still runs, unless that owner let go of the run.
 func Claim(ctx context.Context, d Deps, run, owner string) (*Journal, error) {
+	h, err := Read(ctx, d.Store, run)
+	if err != nil {
+		return nil, err
+	}
+	if err := Here(ctx, d.Blobs, h); err != nil {
+		return nil, err
+	}
+	return claim(ctx, d, run, owner)
+}
+
+// Here is nil for a run whose records are among the blobs, and ErrElsewhere otherwise.
+func Here(ctx context.Context, b fleet.Blobs, h Head) error {
+	ok, err := b.Has(ctx, h.Spec)
+	if err == nil && !ok {
+		err = fmt.Errorf("run %s: %w", h.Run, ErrElsewhere)
+	}
+	return err
+}
+
+func claim(ctx context.Context, d Deps, run, owner string) (*Journal, error) {
 	h, rev, err := read(ctx, d.Store, run)
 	if err != nil {
 		return nil, err

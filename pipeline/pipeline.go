@@ -33,6 +33,9 @@ var (
 	ErrFenced = errors.New("the run was taken over")
 	// ErrBusy reports that a live process drives the run.
 	ErrBusy = errors.New("the run is being driven by another process")
+	// ErrElsewhere reports a run of a shared fleet whose records this machine does not
+	// have: it was begun on another.
+	ErrElsewhere = errors.New("the run's records are on the machine where it was begun")
 )
 
 // Deps is what runs need from outside. All fields but Emit, Point and Alive

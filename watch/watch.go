@@ -106,7 +106,16 @@ func (h *host) watch(ctx context.Context) error {
 			h.o.Log.Error("reading run", "name", d.Name, "err", err)
 			return nil
 		}
-		if mine(head, h.o.Owner) && h.begin(head.Run) {
+		if !mine(head, h.o.Owner) {
+			return nil
+		}
+		if err := pipeline.Here(ctx, h.o.Deps.Blobs, head); err != nil {
+			if !errors.Is(err, pipeline.ErrElsewhere) {
+				h.o.Log.Error("looking for the records of a run", "run", head.Run, "err", err)
+			}
+			return nil // another machine's watch has it
+		}
+		if h.begin(head.Run) {
 			h.runs.Go(func() { h.drive(ctx, head) })
 		}
 		return nil

@@ -224,6 +224,15 @@ func busy(h pipeline.Head) error {
 	return usage("run %s of %s is being driven by another process (%s); see llmops runs show %s, or take it with llmops runs attach %s", h.Run, h.Alias, h.Owner, h.Run, h.Run)
 }
 
+// elsewhere refuses a run that another machine of the same fleet has begun.
+func elsewhere(ctx context.Context, h *home, r pipeline.Head) error {
+	err := pipeline.Here(ctx, h.blobs, r)
+	if errors.Is(err, pipeline.ErrElsewhere) {
+		return usage("%w (state %s, last moved %s); go on there, or give it up with llmops runs discard %s", err, r.State, r.Updated.Format(time.DateTime), r.Run)
+	}
+	return err
+}
+
 // findOrCreate resumes the alias's run of the same spec, or begins a new one in
 // the place of one that nobody drives. A run that was handed over is taken back
 // before there is a watch, which would take it first.
@@ -234,6 +243,9 @@ func (e *env) findOrCreate(ctx context.Context, h *home, d pipeline.Deps, spec p
 	}
 	if err != nil || last.Over() {
 		return pipeline.Create(ctx, d, spec, opts)
+	}
+	if err := elsewhere(ctx, h, last); err != nil {
+		return "", err
 	}
 	if last.State == pipeline.Running && d.Alive(last.Owner) {
 		return "", busy(last)

@@ -18,11 +18,11 @@ import (
 func newRunsCmd(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "runs",
-		Short: "List, show, attach to and approve runs",
+		Short: "List, show, attach to, approve and discard runs",
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newRunsListCmd(e), newRunsShowCmd(e), newRunsAttachCmd(e), newRunsApproveCmd(e), newRunsReportCmd(e))
+	c.AddCommand(newRunsListCmd(e), newRunsShowCmd(e), newRunsAttachCmd(e), newRunsApproveCmd(e), newRunsDiscardCmd(e), newRunsReportCmd(e))
 	return c
 }
 
@@ -164,6 +164,9 @@ func newRunsAttachCmd(e *env) *cobra.Command {
 // goOn drives a run that is there already. It is taken from whoever drives it
 // before there is a watch, which would take it first.
 func (e *env) goOn(ctx context.Context, h *home, head pipeline.Head, until string) error {
+	if err := elsewhere(ctx, h, head); err != nil {
+		return err
+	}
 	owner, release, err := h.own("cli")
 	if err != nil {
 		return err
@@ -176,6 +179,56 @@ func (e *env) goOn(ctx context.Context, h *home, head pipeline.Head, until strin
 		return err
 	}
 	return e.drive(ctx, h, h.deps(), head.Run, owner, until)
+}
+
+func newRunsDiscardCmd(e *env) *cobra.Command {
+	var reason string
+	c := &cobra.Command{
+		Use:   "discard RUN --reason WHY",
+		Short: "End a run for good and take its candidate off the fleet",
+		Long: `Discard ends a run that is not over: its leased traffic returns, its candidate is
+stopped, and another run of the alias can begin. Whoever drives it is fenced. It is
+for what will not be gone on with, be it that the machine where it was begun is lost.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if reason == "" {
+				return usage("discarding a run needs --reason")
+			}
+			h, err := e.openHome()
+			if err != nil {
+				return err
+			}
+			return e.discard(cmd.Context(), h, args[0], reason)
+		},
+	}
+	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	return c
+}
+
+func (e *env) discard(ctx context.Context, h *home, run, reason string) error {
+	head, err := h.readRun(ctx, run)
+	if err != nil {
+		return err
+	}
+	if head.Over() {
+		return usage("run %s is %s: %s", head.Run, head.State, head.Reason)
+	}
+	owner, release, err := h.own("cli")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := pipeline.TakeBack(ctx, h.store, run); err != nil {
+		return err
+	}
+	if err := e.ensureWatch(ctx, h); err != nil {
+		return err
+	}
+	if err := pipeline.Discard(ctx, h.deps(), run, owner, fmt.Sprintf("discarded by %s: %s", e.who(), reason)); err != nil {
+		return err
+	}
+	e.say("run %s is over, and its candidate is off the fleet", run)
+	return nil
 }
 
 func newRunsApproveCmd(e *env) *cobra.Command {
