@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if addr := os.Getenv("LLMOPS_TEST_SERVE"); addr != "" {
 		os.Exit(serve(addr, os.Getenv("LLMOPS_TEST_HOW")))
 	}
+	if addr := os.Getenv("LLMOPS_TEST_IDENTITY"); addr != "" {
+		os.Exit(asController(addr, os.Getenv("NOMAD_TOKEN")))
+	}
 	if os.Getenv("LLMOPS_TEST_LARGE") != "" {
 		os.Exit(serveLarge())
 	}

@@ -80,8 +80,11 @@ func Check(ctx context.Context, client *api.Client, namespace string) error {
 	if status(err) == http.StatusNotFound {
 		return c.noNamespace()
 	}
+	if status(err) == http.StatusForbidden {
+		return fmt.Errorf("looking up namespace %s: %w: the token may do nothing there, or the cluster does not know it: set NOMAD_TOKEN to one with a policy such as llmops.policy.hcl", c.namespace, err)
+	}
 	if err != nil {
-		return fmt.Errorf("looking up namespace %s: %w", c.namespace, c.explain(err, c.needs("any capability")))
+		return fmt.Errorf("looking up namespace %s: %w", c.namespace, c.explain(err, ""))
 	}
 	return nil
 }

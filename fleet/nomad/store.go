@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -29,11 +30,33 @@ const patience, pause = 5 * time.Minute, time.Second
 // Store keeps documents as variables of one namespace.
 type Store struct {
 	*cluster
+
+	mu       sync.Mutex // guards readable
+	readable bool       // that check could read
 }
 
 // NewStore uses the variables below Root in a namespace; empty is Nomad's default.
 func NewStore(c *api.Client, namespace string) *Store {
-	return &Store{newCluster(c, namespace)}
+	return &Store{cluster: newCluster(c, namespace)}
+}
+
+// check also asks whether variables may be read at all: a list is without a word empty
+// for a token that may see none of them.
+func (s *Store) check(ctx context.Context) error {
+	if err := s.cluster.check(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.readable {
+		return nil
+	}
+	_, _, err := s.client.Variables().Read(Root+"~", s.read(ctx))
+	if err != nil && !errors.Is(err, api.ErrVariablePathNotFound) {
+		return fmt.Errorf("reading documents: %w", s.explain(err, s.variables("read")))
+	}
+	s.readable = true
+	return nil
 }
 
 // path is the variable of a document, whose name is the longer by Root.

@@ -34,6 +34,13 @@ func Start(bin string) (client *api.Client, stop func(), err error) { return Clu
 
 // Cluster is Start with more clients, named test, test-2 and so on.
 func Cluster(bin string, clients int) (client *api.Client, stop func(), err error) {
+	return cluster(bin, clients, false)
+}
+
+// Secured is Start with ACLs on. The client's token is the one for management.
+func Secured(bin string) (client *api.Client, stop func(), err error) { return cluster(bin, 1, true) }
+
+func cluster(bin string, clients int, acl bool) (client *api.Client, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "llmops-nomad-")
 	if err != nil {
 		return nil, nil, err
@@ -56,6 +63,7 @@ func Cluster(bin string, clients int) (client *api.Client, stop func(), err erro
 		if n > 0 {
 			config, args = clientConfig(n, server, ports), []string{"agent"}
 		}
+		config["acl"] = map[string]any{"enabled": acl}
 		p, err := begin(bin, filepath.Join(dir, fmt.Sprint("agent-", n)), config, args)
 		if err != nil {
 			stop()
@@ -69,7 +77,13 @@ func Cluster(bin string, clients int) (client *api.Client, stop func(), err erro
 				return nil, nil, err
 			}
 		}
-		if err := await(client, p, n+1); err != nil {
+		if acl {
+			err = bootstrap(client, p)
+		}
+		if err == nil {
+			err = await(client, p, n+1)
+		}
+		if err != nil {
 			b, _ := os.ReadFile(p.log.Name())
 			stop()
 			return nil, nil, fmt.Errorf("starting nomad: %w\n%s", err, b[max(0, len(b)-4000):])
@@ -163,6 +177,26 @@ func freePorts(n int) (ports []int, err error) {
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil
+}
+
+// bootstrap gives the client the first token, once there is a leader to make it.
+func bootstrap(c *api.Client, p *process) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	for {
+		token, _, err := c.ACLTokens().Bootstrap(nil)
+		if err == nil {
+			c.SetSecretID(token.SecretID)
+			return nil
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("the agent ended: %w", p.err)
+		case <-ctx.Done():
+			return fmt.Errorf("bootstrapping its ACLs: %w", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // await is over when the agent leads, has its keyring and so many ready nodes.
