@@ -50,6 +50,9 @@ func (e *env) onFleet(h *home) error {
 	return nil
 }
 
+// longestSocket is what sockaddr_un has room for, with the byte that ends it.
+const longestSocket = 107
+
 // ownCluster names the cluster that this process is a task of.
 const ownCluster = "nomad:"
 
@@ -59,8 +62,11 @@ func (e *env) onOwnCluster(h *home) error {
 	if secrets == "" || token == "" {
 		return usage("--fleet %s is for a Nomad task with an identity block that has env = true; NOMAD_SECRETS_DIR or NOMAD_TOKEN is not set", ownCluster)
 	}
-	namespace := e.getenv("NOMAD_NAMESPACE")
-	client, err := nomad.Dial(nomad.Config{Address: "unix://" + filepath.Join(secrets, "api.sock"), Namespace: namespace, Token: token})
+	namespace, socket := e.getenv("NOMAD_NAMESPACE"), filepath.Join(secrets, "api.sock")
+	if len(socket) > longestSocket {
+		return usage("the agent's socket %s has a path of %d bytes, and the kernel takes %d: give the client a shorter data_dir or alloc_dir", socket, len(socket), longestSocket)
+	}
+	client, err := nomad.Dial(nomad.Config{Address: "unix://" + socket, Namespace: namespace, Token: token})
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
