@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -126,8 +127,9 @@ func (p *placing) onCluster(s pipeline.Spec) error {
 	return nil
 }
 
-// onMachine refuses a model that one machine cannot run as its file says.
-func onMachine(s pipeline.Spec) error {
+// onMachine refuses a model that this machine cannot run as its file says. An engine of
+// somebody else is started by its name, from PATH.
+func (h *home) onMachine(ctx context.Context, s pipeline.Spec) error {
 	p := s.Placement
 	for _, k := range []struct {
 		key, value string
@@ -142,15 +144,26 @@ func onMachine(s pipeline.Spec) error {
 	if p.GPU != pipeline.CPU {
 		return usage("%s: placement.gpu is %s: a fleet of one machine places replicas on the processor alone; write cpu, or name a cluster with --fleet", s.File, p.GPU)
 	}
-	return nil
+	j, err := pipeline.CandidateJob(s)
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	fits, err := h.scheduler.Plan(ctx, j)
+	if err == nil && !fits.Fits {
+		err = usage("%s: engine %s: %s", s.File, s.Engine.Kind, strings.Join(fits.Reasons, "; "))
+	}
+	return err
 }
 
 // canRun refuses a model that the fleet cannot run, before any work.
-func (h *home) canRun(s pipeline.Spec) error {
+func (h *home) canRun(ctx context.Context, s pipeline.Spec) error {
 	if h.placing != nil {
 		return h.placing.onCluster(s)
 	}
-	return onMachine(s)
+	if h.fleet != "" {
+		return nil // a task of the cluster has no file to hold the model against
+	}
+	return h.onMachine(ctx, s)
 }
 
 // sampleGPU is what a job is read with where no model says: any will do for its file.

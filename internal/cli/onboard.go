@@ -135,7 +135,7 @@ func (e *env) onboard(ctx context.Context, spec pipeline.Spec, f onboardFlags) e
 	if err != nil {
 		return err
 	}
-	if err := h.canRun(spec); err != nil {
+	if err := h.canRun(ctx, spec); err != nil {
 		return err
 	}
 	d := h.deps()

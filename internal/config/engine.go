@@ -187,6 +187,7 @@ func (f *file) engineCan(r *reader, s pipeline.Spec) {
 		r.complain(f.Engine.Kind, "engine.kind: %s serves %s; a run reads, quantises and compares %s", s.Engine.Kind, facts.Weights, engine.Safetensors)
 		return
 	}
+	about := err
 	if err == nil {
 		_, err = pipeline.CandidateJob(s)
 	}
@@ -197,7 +198,7 @@ func (f *file) engineCan(r *reader, s pipeline.Spec) {
 	for _, x := range others {
 		r.complain(f.Engine.Kind, "%v", x)
 	}
-	if err != nil {
+	if about != nil {
 		return
 	}
 	if q := s.Quantise.Scheme; q != "" && !slices.Contains(facts.Schemes, q) {
