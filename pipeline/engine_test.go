@@ -13,6 +13,7 @@ import (
 	"llmops/model"
 	"llmops/pipeline/benchmark"
 	"llmops/pipeline/benchmark/load"
+	"llmops/serving/deploy"
 	"llmops/serving/engine"
 	"llmops/serving/slo"
 )
@@ -110,6 +111,31 @@ func TestReference(t *testing.T) {
 	e := Engine{Kind: "vllm", MaxNumSeqs: 4, KVCache: engine.FP8, Speculative: engine.Speculative{Method: "ngram", Tokens: 2}, Fault: "x", Sleep: true}
 	if got, want := e.reference(), (Engine{Kind: "vllm", MaxNumSeqs: 4, Sleep: true}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A candidate is never held against itself while something else is live.
+func TestEvalReference(t *testing.T) {
+	arm := func(name string, replicas ...string) Arm {
+		a := Arm{Version: Version{Name: name}}
+		for _, at := range replicas {
+			a.Ready = append(a.Ready, deploy.Ready{Replica: fleet.Replica{Addr: at}})
+		}
+		return a
+	}
+	for _, c := range []struct {
+		name                      string
+		parent, candidate, stable Arm
+		want                      string
+	}{
+		{"quantised", arm("v2", "p"), arm("v3", "c"), arm("v1", "s"), "v2"},
+		{"other options", arm("v3", "c"), arm("v3", "c"), arm("v1", "s"), "v1"},
+		{"the first", arm("v0", "p"), arm("v0", "p"), arm("v0", "p"), "v0"},
+		{"live and without a replica", arm("v3", "c"), arm("v3", "c"), arm("v1"), "v1"},
+	} {
+		if got := (DeployOutput{Parent: c.parent, Candidate: c.candidate, Stable: c.stable}).reference(); got.Version.Name != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got.Version.Name, c.want)
+		}
 	}
 }
 

@@ -49,10 +49,10 @@ func runEval(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := a.Result(ctx, StageDeploy, &dep); err != nil {
 		return evidence.Verdict{}, err
 	}
-	if dep.Parent.Version.Name == dep.Candidate.Version.Name && dep.Stable.addr() != "" {
-		// The source as it is, under another engine or other options: what is live is
-		// what it must answer as.
-		dep.Parent = dep.Stable
+	dep.Parent = dep.reference()
+	if dep.Parent.addr() == "" {
+		return evidence.Verdict{Claim: "the candidate answers as well as what is live",
+			Warnings: []string{"version " + dep.Parent.Version.Name + " is live and has no replica to be compared with"}}, nil
 	}
 	parent := eval.Arm{Name: "parent", Model: a.Spec.Name, Client: dep.Parent.client()}
 	cand := eval.Arm{Name: "candidate", Model: a.Spec.Name, Client: dep.Candidate.client()}
@@ -71,6 +71,15 @@ func runEval(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	}
 	a.Output(out)
 	return evidence.All("the candidate answers as well as the parent", parts...), nil
+}
+
+// reference is what the candidate must answer as: the parent. Where the candidate is
+// the parent, the source under another engine or other options, it is what is live.
+func (d DeployOutput) reference() Arm {
+	if d.Parent.Version.Name == d.Candidate.Version.Name {
+		return d.Stable
+	}
+	return d.Parent
 }
 
 func evalLikelihood(ctx context.Context, a *Attempt, parent, cand eval.Arm, out *EvalOutput, parts *[]evidence.Verdict) error {
