@@ -1,12 +1,16 @@
 package nomad
 
 import (
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"llmops/fleet"
+	"llmops/jobs"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -114,4 +118,28 @@ func TestLint(t *testing.T) {
 	if len(found) != 1 || found[0].Rule != "healthy-deadline" || found[0].Fatal {
 		t.Errorf("found %v", found)
 	}
+}
+
+// A file is linted as the cluster reads it.
+func TestLintFile(t *testing.T) {
+	both(t, func(t *testing.T, c *api.Client) {
+		s := scheduler(t, c)
+		text, err := fs.ReadFile(jobs.Files, "process.nomad.hcl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := group("")("main")
+		g.Count, g.Grace, g.Argv = 2, 10*time.Minute, []string{"vllm", "vllm", "--shutdown-timeout", "900"}
+		vars, err := s.o.file(fleet.Job{Name: "x", Groups: []fleet.Group{g}}, File{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := s.LintFile(string(text), vars, Cluster{MaxKillTimeout: 15 * time.Minute})
+		if err != nil || !slices.ContainsFunc(found, func(f Finding) bool { return f.Rule == "drain-too-long" && f.Where == "main/main" }) {
+			t.Errorf("found %v, %v", found, err)
+		}
+		if _, err := s.LintFile("job {", "", Cluster{}); err == nil || !strings.Contains(err.Error(), "parsing") {
+			t.Errorf("what is no job: %v", err)
+		}
+	})
 }

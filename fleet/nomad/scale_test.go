@@ -209,10 +209,8 @@ func TestFewCalls(t *testing.T) {
 	for range largeJobs {
 		<-told
 	}
-	srv.Asked()
-	srv.FailDeployment("none") // whose event nobody hears
 	name, _ := meta(2)(7)
-	rev := status7(t, s, name)
+	rev := revision(t, s, name)
 	count := int64(1)
 	srv.Asked()
 	if _, _, err := c.Jobs().ScaleWithRequest(name, &api.ScalingRequest{Count: &count, Target: map[string]string{"Group": "main"}, JobModifyIndex: rev}, nil); err != nil {
@@ -233,9 +231,26 @@ func TestFewCalls(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+	srv.Asked()
+	if all, err := s.All(t.Context(), name); err != nil || len(all) != 1 || all[0].Job.Groups[0].Count != 1 {
+		t.Errorf("after it was scaled it is %+v, %v", all, err)
+	}
+	if n, all := total(); n != 2+1 {
+		t.Errorf("it was asked for %d times: %v", n, all)
+	}
+	if err := s.Stop(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	srv.Asked()
+	if all, err := s.Jobs(t.Context()); err != nil || len(all) != largeJobs-1 {
+		t.Errorf("without the one that was stopped there are %d, %v", len(all), err)
+	}
+	if n, all := total(); n != 1 {
+		t.Errorf("they were asked for %d times: %v", n, all)
+	}
 }
 
-func status7(t *testing.T, s *Scheduler, name string) uint64 {
+func revision(t *testing.T, s *Scheduler, name string) uint64 {
 	t.Helper()
 	st, err := s.Status(t.Context(), name)
 	if err != nil {

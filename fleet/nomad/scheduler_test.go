@@ -109,6 +109,12 @@ func testForeignJobs(t *testing.T, c *api.Client) {
 	}
 	defer func() { _, _, _ = c.Jobs().Deregister("theirs", true, nil) }()
 	j := fleet.Job{Name: "theirs", Groups: []fleet.Group{group("")("main")}}
+	if all, err := s.All(t.Context(), ""); err != nil || len(all) > 0 {
+		t.Errorf("all are %+v, %v", all, err)
+	}
+	if own, err := s.Jobs(t.Context()); err != nil || len(own) > 0 {
+		t.Errorf("jobs are %+v, %v", own, err)
+	}
 	_, apply := s.Apply(t.Context(), j, 0)
 	_, plan := s.Plan(t.Context(), j)
 	for what, err := range map[string]error{"apply": apply, "plan": plan, "stop": s.Stop(t.Context(), "theirs")} {
