@@ -39,8 +39,17 @@ func routers(ctx context.Context, a *Attempt) error {
 		if err := a.Intent(ctx, "start "+name, j.Groups[0].Addr); err != nil {
 			return err
 		}
-		if err := deploy.Start(ctx, a.Deps.Scheduler, j, func(s string) { a.Progress(s, 0, 0) }); err != nil {
+		less, tell := "", func(s string) { a.Progress(s, 0, 0) }
+		if st.Rev == 0 {
+			err = deploy.Start(ctx, a.Deps.Scheduler, j, tell)
+		} else {
+			less, err = deploy.Keep(ctx, a.Deps.Scheduler, name, tell)
+		}
+		if err != nil {
 			return fmt.Errorf("starting router on %s: %w", j.Groups[0].Addr, err)
+		}
+		if less != "" {
+			a.Note("%s", less)
 		}
 	}
 	return nil

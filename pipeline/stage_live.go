@@ -357,11 +357,8 @@ func promoted(ctx context.Context, a *Attempt, out PromoteOutput, missing []stri
 	parts := []evidence.Verdict{v}
 	if out.Standby != "" {
 		st, err := a.Deps.Scheduler.Status(ctx, JobName(a.Spec.Name, out.Standby))
-		if err == nil && len(st.Replicas) == 0 {
-			err = errors.New("it has no replicas")
-		}
 		if err == nil {
-			err = deploy.Probe(ctx, st.Replicas[0].Addr, a.Spec.Name, out.Standby, a.Spec.Task)
+			err = answers(ctx, st)
 		}
 		parts = append(parts, probed("standby "+out.Standby+" produces a token", err))
 	}
@@ -370,6 +367,18 @@ func promoted(ctx context.Context, a *Attempt, out PromoteOutput, missing []stri
 		all.Warnings = append(all.Warnings, fmt.Sprintf("routers %v did not acknowledge; until they do, they serve the version before", missing))
 	}
 	return all
+}
+
+// answers is nil when a replica of a version produces a token.
+func answers(ctx context.Context, st fleet.Status) error {
+	n, err := deploy.Answering(ctx, st)
+	switch {
+	case n > 0:
+		return nil
+	case err == nil:
+		return errors.New("it has no replicas that can be reached")
+	}
+	return err
 }
 
 func probed(claim string, err error) evidence.Verdict {

@@ -124,11 +124,12 @@ func TendStandbys(ctx context.Context, d Deps) (notes []string, err error) {
 
 func probeStandby(ctx context.Context, d Deps, b *Standby) (note string) {
 	st, err := d.Scheduler.Status(ctx, JobName(b.Alias, b.Version))
-	if err == nil && len(st.Replicas) == 0 {
+	there := deploy.Heard(st.Replicas)
+	if err == nil && len(there) == 0 {
 		err = errors.New("it has no replicas")
 	}
 	var broken []string
-	for _, r := range st.Replicas {
+	for _, r := range there {
 		if err := deploy.Probe(ctx, r.Addr, b.Alias, b.Version, deploy.Task(st.Job.Meta["task"])); err != nil {
 			broken = append(broken, r.ID+": "+err.Error())
 		}

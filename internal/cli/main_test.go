@@ -375,7 +375,7 @@ func TestRollback(t *testing.T) {
 	}
 	serveVersion(t, h, "v0")
 	r := run(t, h.dir, "rollback", "a")
-	if r.code != exitUsage || !strings.Contains(r.err, "from v1 to v0, 1 replicas") || !strings.Contains(r.err, "rollback needs --yes without a terminal") || live() != "v1" {
+	if r.code != exitUsage || !strings.Contains(r.err, "from v1 to v0, a token just now from 1 of 1 replicas") || !strings.Contains(r.err, "rollback needs --yes without a terminal") || live() != "v1" {
 		t.Errorf("without a terminal it exits %d: %s", r.code, r.err)
 	}
 	var out rolledBack

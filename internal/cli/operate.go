@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -305,13 +306,42 @@ func (h *home) deleteRoutes(ctx context.Context) error {
 
 // serves tells whether there is a job, a replica or a route.
 func (h *home) serves(ctx context.Context) (bool, error) {
-	for _, prefix := range []string{"job/", "replica/", route.Prefix} {
+	for _, prefix := range []string{"job/", route.Prefix} {
 		docs, err := h.store.List(ctx, prefix)
 		if err != nil || len(docs) > 0 {
 			return len(docs) > 0, err
 		}
 	}
-	return false, nil
+	left, _, err := h.ending(ctx)
+	return left > 0, err
+}
+
+// ending counts the replicas that there are. Those of which nobody hears, because
+// their node is silent, are apart: they end when it is heard of again.
+func (h *home) ending(ctx context.Context) (n int, silent []string, err error) {
+	docs, err := h.store.List(ctx, "replica/")
+	if err != nil {
+		return 0, nil, err
+	}
+	for _, d := range docs {
+		d, err := h.store.Get(ctx, d.Name)
+		if errors.Is(err, fleet.ErrNotFound) {
+			continue
+		}
+		var r fleet.Replica
+		if err == nil {
+			err = json.Unmarshal(d.Body, &r)
+		}
+		if err != nil {
+			return 0, nil, err
+		}
+		if r.State == fleet.Unknown {
+			silent = append(silent, d.Name+" on "+r.Node)
+			continue
+		}
+		n++
+	}
+	return n, silent, nil
 }
 
 // stopJobs stops every job, those that come meanwhile, too, and waits for their
@@ -321,8 +351,8 @@ func (e *env) stopJobs(ctx context.Context, h *home) error {
 	if err != nil {
 		return err
 	}
-	left, err := h.store.List(ctx, "replica/")
-	if err != nil || len(jobs)+len(left) == 0 {
+	left, _, err := h.ending(ctx)
+	if err != nil || len(jobs)+left == 0 {
 		return err
 	}
 	if err := e.ensureWatch(ctx, h); err != nil {
@@ -343,8 +373,12 @@ func (e *env) stopJobs(ctx context.Context, h *home) error {
 			}
 			e.say("stopping %s", j.Name)
 		}
-		if left, err := h.store.List(ctx, "replica/"); err != nil || len(left) > 0 {
+		left, silent, err := h.ending(ctx)
+		if err != nil || left > 0 {
 			return err
+		}
+		for _, s := range silent {
+			e.say("%s is not heard of: it ends when its node is back", s)
 		}
 		return gone
 	})

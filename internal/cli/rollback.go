@@ -81,12 +81,14 @@ func (e *env) rollback(ctx context.Context, h *home, alias, to string, yes bool)
 	if len(st.Replicas) == 0 {
 		return usage("version %s has no replicas: there is nothing to go back to", target)
 	}
-	for _, r := range st.Replicas {
-		if err := deploy.Probe(ctx, r.Addr, alias, target, deploy.Task(st.Job.Meta["task"])); err != nil {
-			return fmt.Errorf("refusing to go back to %s: replica %s is broken: %w", target, r.ID, err)
-		}
+	good, err := deploy.Answering(ctx, st)
+	switch {
+	case good == 0:
+		return fmt.Errorf("refusing to go back to %s: none of its %d replicas produces a token: %w", target, len(st.Replicas), err)
+	case err != nil:
+		e.say("warning: %s will have less than it should: %v", target, err)
 	}
-	e.say("%s: from %s to %s, %d replicas, a token from each just now; routers that can be reached within 1 s, leased weights anywhere within %v", alias, from, target, len(st.Replicas), canary.LeaseTTL)
+	e.say("%s: from %s to %s, a token just now from %d of %d replicas; routers that can be reached within 1 s, leased weights anywhere within %v", alias, from, target, good, len(st.Replicas), canary.LeaseTTL)
 	if !yes {
 		if !isTerminal(e.in) {
 			return usage("rollback needs --yes without a terminal")

@@ -201,18 +201,19 @@ func answering(ctx context.Context, s fleet.Scheduler, j fleet.Job, seen sightin
 	return replicas, nil
 }
 
-// Down stops the job and returns when its last replica is gone.
+// Down stops the job and returns when its last replica is gone. A replica whose node
+// is silent is stopped when the node is heard of again, which is not waited for.
 func Down(ctx context.Context, s fleet.Scheduler, job string) error {
 	if err := s.Stop(ctx, job); err != nil {
 		return fmt.Errorf("stopping %s: %w", job, err)
 	}
 	st, err := s.Status(ctx, job)
-	if err != nil || len(st.Replicas) == 0 {
+	if err != nil || len(Heard(st.Replicas)) == 0 {
 		return err
 	}
 	gone := errors.New("gone")
 	err = s.Watch(ctx, job, func(st fleet.Status) error {
-		if st.Job.Name == job && len(st.Replicas) == 0 {
+		if st.Job.Name == job && len(Heard(st.Replicas)) == 0 {
 			return gone
 		}
 		return nil
