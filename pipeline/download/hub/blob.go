@@ -1,0 +1,368 @@
+package hub
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+// partSize is what one request fetches, and what an interruption costs at most for each
+// connection.
+const partSize = 32 << 20
+
+// lockPause is how often a lock is tried that another process holds.
+const lockPause = 100 * time.Millisecond
+
+// sums are the digests of a file's content.
+type sums struct{ sha256, git string }
+
+// digests hashes as the listing does. The sha256 is made of every file, since that is
+// what the rest of llmops knows files by.
+type digests struct {
+	sha hash.Hash
+	git hash.Hash // nil for large files, whose git digest is that of a pointer
+}
+
+func newDigests(f File) *digests {
+	d := &digests{sha: sha256.New()}
+	if f.SHA256 == "" {
+		d.git = sha1.New() // git's own digest, as a check against accidents
+		_, _ = fmt.Fprintf(d.git, "blob %d\x00", f.Size)
+	}
+	return d
+}
+
+func (d *digests) Write(p []byte) (int, error) {
+	if d.git != nil {
+		_, _ = d.git.Write(p)
+	}
+	return d.sha.Write(p)
+}
+
+func (d *digests) sums() sums {
+	s := sums{sha256: hex.EncodeToString(d.sha.Sum(nil))}
+	if d.git != nil {
+		s.git = hex.EncodeToString(d.git.Sum(nil))
+	}
+	return s
+}
+
+// match is an error unless the sums are the listing's.
+func (f File) match(s sums) error {
+	have, want := s.sha256, f.SHA256
+	if f.SHA256 == "" {
+		have, want = s.git, f.Git
+	}
+	if have != want {
+		return fmt.Errorf("%s: %w: have %s, want %s", f.Path, ErrDigest, have, want)
+	}
+	return nil
+}
+
+// hashFile hashes a blob that is there.
+func hashFile(ctx context.Context, path string, f File) (sums, error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return sums{}, err
+	}
+	defer func() { _ = in.Close() }()
+	if info, err := in.Stat(); err != nil || info.Size() != f.Size {
+		return sums{}, errors.Join(err, fmt.Errorf("%s: %w: it has another size than %d", path, ErrDigest, f.Size))
+	}
+	d := newDigests(f)
+	if _, err := io.Copy(d, &ctxReader{ctx, in}); err != nil {
+		return sums{}, err
+	}
+	return d.sums(), nil
+}
+
+type ctxReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c *ctxReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
+
+// fetcher puts files into a cache's blobs.
+type fetcher struct {
+	cache *cache
+	conns chan struct{} // one for each connection there may be
+	b     *budget
+	part  int64
+	say   func(format string, args ...any)
+}
+
+// get sees to it that the blob of a file is there and whole, and returns its digests.
+// It holds the lock that huggingface_hub takes for the same blob.
+func (x *fetcher) get(ctx context.Context, r *remote) (s sums, err error) {
+	path := x.cache.blob(r.file)
+	lock := flock.New(x.cache.lock(r.file))
+	if err := os.MkdirAll(filepath.Dir(lock.Path()), 0o755); err != nil {
+		return s, err
+	}
+	if _, err := lock.TryLockContext(ctx, lockPause); err != nil {
+		return s, fmt.Errorf("waiting for %s: %w", lock.Path(), err)
+	}
+	defer func() { _ = lock.Close() }()
+	if _, err := os.Stat(path); err == nil {
+		s, err := hashFile(ctx, path, r.file)
+		if err == nil {
+			err = r.file.match(s)
+		}
+		if err == nil {
+			x.b.took0(r.file.Size)
+			return s, nil
+		}
+		if ctx.Err() != nil {
+			return s, ctx.Err()
+		}
+		x.say("%s in the cache is broken and is fetched again: %v", r.file.Path, err)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return s, err
+	}
+	p := &partial{fetcher: x, r: r, path: path + ".llmops-part", log: path + ".llmops-parts"}
+	return p.fill(ctx, path)
+}
+
+// partial is a blob on its way: its bytes, and a list of the parts that are there.
+type partial struct {
+	*fetcher
+	r         *remote
+	path, log string
+
+	f    *os.File
+	list *os.File
+	mu   sync.Mutex // guards list
+}
+
+func (p *partial) parts() int { return int((p.r.file.Size + p.part - 1) / p.part) }
+
+func (p *partial) bounds(i int) (off, end int64) {
+	off = int64(i) * p.part
+	return off, min(off+p.part, p.r.file.Size)
+}
+
+// fill fetches what is missing and puts the blob in its place. Bytes that turn out
+// wrong although parts of them were kept from before are fetched once more from the
+// beginning.
+func (p *partial) fill(ctx context.Context, to string) (s sums, err error) {
+	for kept := -1; kept != 0; {
+		if s, kept, err = p.once(ctx); err == nil {
+			err = p.r.file.match(s)
+		}
+		if err == nil {
+			return s, errors.Join(os.Rename(p.path, to), os.Remove(p.log))
+		}
+		if !errors.Is(err, ErrDigest) {
+			return s, err
+		}
+		// Never to be gone on with.
+		if e := errors.Join(remove(p.path), remove(p.log)); e != nil {
+			return s, errors.Join(err, e)
+		}
+		p.b.took0(-p.r.file.Size)
+		if kept > 0 {
+			p.say("%v: fetched anew from its beginning", err)
+		}
+	}
+	return s, err
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// once fetches what is missing and hashes it all in order, as it comes. kept is how many
+// parts were there before.
+func (p *partial) once(ctx context.Context) (s sums, kept int, err error) {
+	if p.f, err = os.OpenFile(p.path, os.O_RDWR|os.O_CREATE, 0o644); err != nil {
+		return s, 0, err
+	}
+	defer func() { err = errors.Join(err, p.f.Close()) }()
+	have, err := p.kept(ctx)
+	if err != nil {
+		return s, 0, err
+	}
+	defer func() { err = errors.Join(err, p.list.Close()) }()
+	if err := p.f.Truncate(p.r.file.Size); err != nil {
+		return s, 0, err
+	}
+	done := make([]chan struct{}, p.parts())
+	for i := range done {
+		done[i] = make(chan struct{})
+		if have[i] {
+			close(done[i])
+			kept++
+		}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	wg.Go(func() { p.fetchAll(ctx, cancel, have, done) })
+	d := newDigests(p.r.file)
+	for i := range done {
+		select {
+		case <-ctx.Done():
+		case <-done[i]:
+			off, end := p.bounds(i)
+			if _, err := io.Copy(d, io.NewSectionReader(p.f, off, end-off)); err != nil {
+				cancel(err)
+			}
+		}
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return s, kept, err
+	}
+	return d.sums(), kept, p.f.Sync()
+}
+
+// fetchAll fetches the parts that are missing, as many at a time as there are
+// connections to be had. It cancels with the first error.
+func (p *partial) fetchAll(ctx context.Context, cancel context.CancelCauseFunc, have map[int]bool, done []chan struct{}) {
+	if len(done) == 1 && !have[0] {
+		if err := p.conn(ctx, func() error { return p.r.whole(ctx, p.f, p.b) }); err != nil {
+			cancel(err)
+			return
+		}
+		if err := p.note(0); err != nil {
+			cancel(err)
+		}
+		close(done[0])
+		return
+	}
+	pctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var wg sync.WaitGroup
+	for i := range done {
+		if have[i] {
+			continue
+		}
+		select {
+		case <-pctx.Done():
+		case p.conns <- struct{}{}:
+			wg.Go(func() {
+				defer func() { <-p.conns }()
+				off, end := p.bounds(i)
+				err := p.r.span(pctx, p.f, off, end, p.b)
+				if err == nil {
+					err = p.note(i)
+				}
+				if err != nil {
+					stop(err)
+					return
+				}
+				close(done[i])
+			})
+		}
+	}
+	wg.Wait()
+	err := context.Cause(pctx)
+	if errors.Is(err, errWhole) && ctx.Err() == nil {
+		p.say("%s: the server ignores ranges: it is fetched over one connection", p.r.file.Path)
+		err = p.conn(ctx, func() error { return p.r.whole(ctx, p.f, p.b) })
+		for i := 0; err == nil && i < len(done); i++ {
+			select {
+			case <-done[i]:
+			default:
+				close(done[i])
+			}
+		}
+	}
+	if err != nil {
+		cancel(err)
+	}
+}
+
+func (p *partial) conn(ctx context.Context, fn func() error) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case p.conns <- struct{}{}:
+	}
+	defer func() { <-p.conns }()
+	return fn()
+}
+
+// kept reads which parts are there and checks each, then opens the list for more.
+func (p *partial) kept(ctx context.Context) (map[int]bool, error) {
+	sums := map[int]uint32{}
+	head := fmt.Sprintf("llmops %d %d", p.r.file.Size, p.part)
+	if in, err := os.Open(p.log); err == nil {
+		lines := bufio.NewScanner(in)
+		if lines.Scan() && lines.Text() == head {
+			for lines.Scan() && ctx.Err() == nil {
+				var i int
+				var sum uint32
+				if n, err := fmt.Sscanf(lines.Text()+"\n", partLine, &i, &sum); err != nil || n != 2 || i < 0 || i >= p.parts() {
+					continue // torn by a crash
+				}
+				off, end := p.bounds(i)
+				if got, err := sumOf(p.f, off, end); err == nil && got == sum {
+					sums[i] = sum
+				}
+			}
+		}
+		_ = in.Close()
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	var err error
+	if p.list, err = os.OpenFile(p.log, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintln(p.list, head); err != nil {
+		return nil, err
+	}
+	have := map[int]bool{}
+	for i, sum := range sums {
+		if _, err := fmt.Fprintf(p.list, partLine, i, sum); err != nil {
+			return nil, err
+		}
+		off, end := p.bounds(i)
+		p.b.took0(end - off)
+		have[i] = true
+	}
+	return have, nil
+}
+
+// partLine is a part's number and the checksum of its bytes.
+const partLine = "%d %08x\n"
+
+// note puts a part on the list. The list is not synced: a part whose bytes did not reach
+// the disk fails its checksum.
+func (p *partial) note(i int) error {
+	off, end := p.bounds(i)
+	sum, err := sumOf(p.f, off, end)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, err = fmt.Fprintf(p.list, partLine, i, sum)
+	return err
+}
