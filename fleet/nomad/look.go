@@ -234,7 +234,7 @@ func filter(field, operator, value string) string {
 // replicas wait that nothing has been found for.
 func (s *Scheduler) complete(ctx context.Context, all []fleet.Status, field, operator, value string) error {
 	var unsure []*fleet.Replica
-	waits := false
+	waits, ends := false, false
 	for i := range all {
 		st := &all[i]
 		want := 0
@@ -249,6 +249,8 @@ func (s *Scheduler) complete(ctx context.Context, all []fleet.Status, field, ope
 				waits = true
 			case fleet.Pending:
 				waits = true
+			case fleet.Draining:
+				ends = true
 			}
 		}
 	}
@@ -258,10 +260,33 @@ func (s *Scheduler) complete(ctx context.Context, all []fleet.Status, field, ope
 	}); err != nil {
 		return err
 	}
+	if ends {
+		s.silent(ctx, all)
+	}
 	if !waits {
 		return nil
 	}
 	return s.waiting(ctx, all, filter(field, operator, value))
+}
+
+// silent tells replicas that end from those that nobody can end: Nomad leaves what was
+// to stop as it was when its node fell silent.
+func (s *Scheduler) silent(ctx context.Context, all []fleet.Status) {
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return // a token that may not read nodes sees them drain for longer
+	}
+	heard := map[string]bool{}
+	for _, n := range nodes {
+		heard[n.Name] = heard[n.Name] || n.Status == api.NodeStatusReady
+	}
+	for i := range all {
+		for n := range all[i].Replicas {
+			if r := &all[i].Replicas[n]; r.State == fleet.Draining && !heard[r.Node] {
+				r.State, r.Reason = fleet.Unknown, "node "+r.Node+" is silent"
+			}
+		}
+	}
 }
 
 // recheck asks the client of a replica that runs and has not been found healthy: a
