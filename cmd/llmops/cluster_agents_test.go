@@ -3,8 +3,11 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,8 +15,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/hashicorp/nomad/api"
 )
 
 // agent is a Nomad agent in a host of its own.
@@ -104,17 +105,51 @@ func (a *agent) kill() {
 	<-a.ended
 }
 
-// api is the agent's, as it is seen from the bridge.
-func (a *agent) api() *api.Client {
-	a.t.Helper()
-	c, err := api.NewClient(&api.Config{Address: "http://" + a.ip + ":4646", HttpClient: &http.Client{
-		Transport: &http.Transport{DialContext: dialer(""), DisableKeepAlives: true}, Timeout: 10 * time.Second,
-	}})
+// ask asks the agent's API from the bridge, and reads the answer into out.
+func (a *agent) ask(method, path string, in, out any) error {
+	body, err := json.Marshal(in)
 	if err != nil {
-		a.t.Fatal(err)
+		return err
 	}
-	return c
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+a.ip+":4646"+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	res, err := fromBridge.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode >= http.StatusMultipleChoices {
+		return fmt.Errorf("%s %s: %s: %s", method, path, res.Status, b)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(b, out)
 }
+
+// get asks for what must be there.
+func (a *agent) get(path string, out any) {
+	a.t.Helper()
+	if err := a.ask(http.MethodGet, path, nil, out); err != nil {
+		a.t.Fatalf("asking %s: %v", a.name, err)
+	}
+}
+
+// write puts a variable into the cluster's store.
+func (a *agent) write(name string) error {
+	v := map[string]any{"Path": "harness/" + name, "Items": map[string]string{"at": fmt.Sprint(time.Now().UnixNano())}}
+	return a.ask(http.MethodPut, "/v1/var/harness/"+name, v, nil)
+}
+
+var fromBridge = &http.Client{Transport: &http.Transport{DialContext: dialer(""), DisableKeepAlives: true}}
 
 // servers are those of the cluster.
 type servers []*agent
@@ -122,7 +157,8 @@ type servers []*agent
 // leader is the server that leads, when one that can be asked knows of one.
 func (all servers) leader() (leads *agent, ok bool) {
 	for _, a := range all {
-		if at, err := a.api().Status().Leader(); err == nil {
+		var at string
+		if err := a.ask(http.MethodGet, "/v1/status/leader", nil, &at); err == nil {
 			for _, l := range all {
 				if at == l.ip+":4647" {
 					return l, true
@@ -136,18 +172,8 @@ func (all servers) leader() (leads *agent, ok bool) {
 // led waits until a server leads that is not old, and can write.
 func (all servers) led(t *testing.T, old *agent) time.Duration {
 	t.Helper()
-	var last string
 	return until(t, time.Minute, "the servers have a leader", func() bool {
 		l, ok := all.leader()
-		if !ok || l == old {
-			return false
-		}
-		v := &api.Variable{Path: "harness/written", Items: api.VariableItems{"at": fmt.Sprint(time.Now().UnixNano())}}
-		_, _, err := l.api().Variables().Update(v, nil)
-		if err != nil && err.Error() != last {
-			last = err.Error()
-			t.Logf("leader %s: %v", l.name, err)
-		}
-		return err == nil
+		return ok && l != old && l.write("led") == nil
 	})
 }

@@ -26,9 +26,10 @@ type asked struct {
 // crowd are clients that send to every router of the cluster all the time, each
 // request a conversation and a connection of its own.
 type crowd struct {
-	t      *testing.T
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	t    *testing.T
+	end  chan struct{} // closed when all shall stop
+	once sync.Once     // closes end
+	wg   sync.WaitGroup
 
 	mu   sync.Mutex // guards what follows
 	all  []asked
@@ -41,33 +42,30 @@ const longEvery = 8
 // crowd begins with one client for each router, who comes from outside, each with
 // rate requests a second.
 func (c *cluster) crowd(rate float64) *crowd {
-	ctx, cancel := context.WithCancel(context.Background())
-	w := &crowd{t: c.t, cancel: cancel, open: map[*asked]bool{}}
+	w := &crowd{t: c.t, end: make(chan struct{}), open: map[*asked]bool{}}
 	for _, n := range c.nodes {
-		w.join(ctx, "out-"+n.name, "", n.host, rate)
+		w.join("out-"+n.name, "", n.host, rate)
 	}
 	c.t.Cleanup(w.stop)
 	return w
 }
 
-// local adds a client who is on a router's own node until stop is called.
-func (w *crowd) local(n host, rate float64) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	w.join(ctx, "in-"+n.name, n.space(), n, rate)
-	w.t.Cleanup(cancel)
-	return cancel
-}
+// local adds a client who is on a router's own node.
+func (w *crowd) local(n host, rate float64) { w.join("in-"+n.name, n.space(), n, rate) }
 
-func (w *crowd) join(ctx context.Context, name, space string, to host, rate float64) {
+func (w *crowd) join(name, space string, to host, rate float64) {
 	client := &http.Client{Transport: &http.Transport{DialContext: dialer(space), DisableKeepAlives: true}}
 	w.wg.Go(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
 		tick := time.NewTicker(time.Duration(float64(time.Second) / rate))
 		defer tick.Stop()
 		var under sync.WaitGroup
 		defer under.Wait()
+		defer cancel()
 		for i := 0; ; i++ {
 			select {
-			case <-ctx.Done():
+			case <-w.end:
 				return
 			case <-tick.C:
 			}
@@ -133,8 +131,9 @@ func (a *asked) stream(ctx context.Context, client *http.Client, ip, conversatio
 	return fmt.Errorf("the stream breaks off: %v", lines.Err())
 }
 
+// stop ends the clients, and breaks off what they wait for.
 func (w *crowd) stop() {
-	w.cancel()
+	w.once.Do(func() { close(w.end) })
 	w.wg.Wait()
 }
 

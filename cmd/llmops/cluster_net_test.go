@@ -96,8 +96,18 @@ func (l *lan) clear() {
 			l.t.Errorf("removing network namespace %s: %v: %s", name, err, b)
 		}
 	}
-	if _, err := net.InterfaceByName(bridge); err == nil {
-		l.ip("link", "del", bridge)
+	// The cables go with their namespaces, when the kernel gets round to it.
+	links, err := net.Interfaces()
+	if err != nil {
+		l.t.Errorf("listing links: %v", err)
+	}
+	for _, link := range links {
+		if strings.HasPrefix(link.Name, lanPrefix) {
+			_ = exec.Command("ip", "link", "del", link.Name).Run()
+			if _, err := net.InterfaceByName(link.Name); err == nil {
+				l.t.Errorf("link %s cannot be removed", link.Name)
+			}
+		}
 	}
 }
 

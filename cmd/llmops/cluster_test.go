@@ -5,14 +5,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/hashicorp/nomad/api"
 )
 
 // clusterPort is where each router of the cluster takes requests.
@@ -85,10 +84,11 @@ func newCluster(t *testing.T) *cluster {
 func (c *cluster) ready(want int) time.Duration {
 	c.t.Helper()
 	return until(c.t, 2*time.Minute, fmt.Sprint(want, " nodes are ready"), func() bool {
-		nodes, _, err := c.ops.api().Nodes().List(nil)
+		var nodes []struct{ Status string }
+		err := c.ops.ask(http.MethodGet, "/v1/nodes", nil, &nodes)
 		n := 0
 		for _, s := range nodes {
-			if s.Status == api.NodeStatusReady {
+			if s.Status == "ready" {
 				n++
 			}
 		}
@@ -103,12 +103,10 @@ func (c *cluster) gone() {
 	began := time.Now()
 	c.down()
 	c.t.Logf("down took %v", time.Since(began).Round(time.Millisecond))
-	allocs, _, err := c.ops.api().Allocations().List(nil)
-	if err != nil {
-		c.t.Errorf("listing allocations: %v", err)
-	}
+	var allocs []allocation
+	c.ops.get("/v1/allocations", &allocs)
 	for _, a := range allocs {
-		if a.ClientStatus == api.AllocClientStatusRunning || a.ClientStatus == api.AllocClientStatusPending || a.ClientStatus == api.AllocClientStatusUnknown {
+		if slices.Contains([]string{"running", "pending", "unknown"}, a.ClientStatus) {
 			c.t.Errorf("after down allocation %s of %s on %s is %s", a.ID[:8], a.JobID, a.NodeName, a.ClientStatus)
 		}
 	}
@@ -120,6 +118,9 @@ func (c *cluster) gone() {
 		}
 	}
 }
+
+// allocation is one of Nomad's.
+type allocation struct{ ID, JobID, NodeName, ClientStatus, DesiredStatus string }
 
 func commandLine(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -143,12 +144,10 @@ func (c *cluster) explain() {
 func (c *cluster) on(job string) map[string]int {
 	c.t.Helper()
 	out := map[string]int{}
-	allocs, _, err := c.ops.api().Jobs().Allocations(job, false, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	var allocs []allocation
+	c.ops.get("/v1/job/"+job+"/allocations", &allocs)
 	for _, a := range allocs {
-		if a.ClientStatus == api.AllocClientStatusRunning && a.DesiredStatus == api.AllocDesiredStatusRun {
+		if a.ClientStatus == "running" && a.DesiredStatus == "run" {
 			out[a.NodeName]++
 		}
 	}
@@ -237,3 +236,19 @@ func (c *cluster) diverges(live string, jobs map[string]int) string {
 
 // finishedJobs are what a finished run of threefold leaves.
 var finishedJobs = map[string]int{"router": 3, quickAlias + "-v0": 3, quickAlias + "-v1": 3}
+
+// replica is one of status.
+type replica struct{ ID, Node, State string }
+
+// replicas are those of a job as llmops sees them.
+func (c *cluster) replicas(job string) (out []replica) {
+	c.t.Helper()
+	for _, j := range c.status().Jobs {
+		if j.Job.Name == job {
+			for _, r := range j.Replicas {
+				out = append(out, replica{r.ID, r.Node, r.State})
+			}
+		}
+	}
+	return out
+}
