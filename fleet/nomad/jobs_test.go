@@ -33,6 +33,8 @@ func variablesOf(t *testing.T, file, pool, near, image string) string {
 		return `name = "q-v1"
 images = ["vllm/vllm-openai:v0.32.0", "ollama/ollama:0.17.4"]
 argv   = ["/usr/local/bin/llmops", "download", "/mnt/q", "--out", "/models"]`
+	case "drill":
+		return "name = \"q-v1\"\nalias = \"q\""
 	case "watch", "benchmark-gpu", "dcgm-exporter":
 		return `name = "q-v1"`
 	}

@@ -2,6 +2,10 @@
 // variables written by compare-and-set; a job is registered from a job file that
 // operators own, with what shall run as its variables; replicas are allocations.
 //
+// Before its first call each looks once at what it talks to, as [Check] does. A fleet is
+// read in lists, of which only what has changed is asked for by itself; a replica that
+// nothing has room for is listed as pending, with the reason, and has no node.
+//
 // [Store] and [Scheduler] are safe for concurrent use. Revisions are Nomad's modify
 // indexes, which grow with every change in the cluster. The package reads neither
 // environment nor files: the caller makes the client, and with it address, token
