@@ -97,9 +97,6 @@ func (p *placing) onCluster(s pipeline.Spec) error {
 		return usage("%s: placement.pool is %s, and nomad.pools of %s maps no such pool: it has %s", s.File, pool, p.file, cmp.Or(strings.Join(slices.Sorted(maps.Keys(p.nomad.Pools)), ", "), "none"))
 	}
 	if s.Engine.Kind == "embedded" {
-		if s.Engine.Image != "" {
-			return usage("%s: engine.image: the embedded engine is llmops itself and runs without a container", s.File)
-		}
 		return nil
 	}
 	e := p.nomad.Engines[s.Engine.Kind]

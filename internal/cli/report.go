@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/renameio/v2"
@@ -99,7 +101,7 @@ func reportOf(s shown, spec pipeline.Spec) report.Run {
 	}
 	r.Facts = []report.Fact{
 		{Name: "model file", Value: spec.File}, {Name: "source", Value: spec.Source}, {Name: "scheme", Value: scheme},
-		{Name: "engine", Value: fmt.Sprintf("%s, %d tokens, %d sequences", spec.Engine.Kind, spec.Engine.MaxModelLen, spec.Engine.MaxNumSeqs)},
+		{Name: "engine", Value: engineFact(spec)},
 		{Name: "traffic planned", Value: fmt.Sprintf("%g/s, %d tokens in, %d out", spec.Traffic.Rate, spec.Traffic.Input, spec.Traffic.Output)},
 		{Name: "service level", Value: fmt.Sprintf("TTFT %v, TPOT %v, errors %s, refusals %s", spec.SLO.TTFT, spec.SLO.TPOT, stated(spec.SLO.ErrorRate), stated(spec.SLO.RefusalRate))},
 	}
@@ -135,6 +137,34 @@ func reportOf(s shown, spec pipeline.Spec) report.Run {
 		r.Deciders = append(r.Deciders, report.Decider{At: j.At, Owner: j.Owner, Stage: j.Stage, What: what})
 	}
 	return r
+}
+
+// engineFact is the engine, where it runs and what it was asked for, under the names of
+// the model file.
+func engineFact(spec pipeline.Spec) string {
+	fact := spec.Engine.Kind + " on " + spec.Placement.GPU
+	asked := map[string]json.RawMessage{}
+	b, err := json.Marshal(spec.Engine)
+	if err == nil {
+		err = json.Unmarshal(b, &asked)
+	}
+	if err != nil {
+		return fact
+	}
+	delete(asked, "kind")
+	for _, key := range slices.Sorted(maps.Keys(asked)) {
+		value := strings.Trim(string(asked[key]), `"`)
+		switch {
+		case value == "0": // left to the engine
+			continue
+		case key == "drain":
+			value = spec.Engine.Drain.String()
+		case key == "env": // which may hold what is nobody else's to read
+			value = strings.Join(slices.Sorted(maps.Keys(spec.Engine.Env)), " ")
+		}
+		fact += ", " + key + " " + value
+	}
+	return fact
 }
 
 // stated is a rate that a service level may leave out.

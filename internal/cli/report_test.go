@@ -3,8 +3,10 @@ package cli
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"llmops/pipeline"
+	"llmops/serving/engine"
 	"llmops/serving/slo"
 )
 
@@ -35,5 +37,14 @@ func TestReportFacts(t *testing.T) {
 		if f.Name == "guards" && f.Value != "only tpot, as asked on the command line" {
 			t.Errorf("guards: %q", f.Value)
 		}
+	}
+}
+
+func TestEngineFact(t *testing.T) {
+	spec := pipeline.Spec{Placement: pipeline.Placement{GPU: "h100-sxm"}, Engine: pipeline.Engine{Kind: "vllm", Release: "0.32.0", MaxNumSeqs: 64, TensorParallel: 4,
+		KVCache: engine.FP8, Speculative: engine.Speculative{Method: "ngram", Tokens: 3}, Drain: 90 * time.Second, Env: map[string]string{"TOKEN": "secret"}}}
+	want := `vllm on h100-sxm, drain 1m30s, env TOKEN, kv_cache fp8, max_num_seqs 64, release 0.32.0, speculative {"method":"ngram","tokens":3}, tensor_parallel 4`
+	if got := engineFact(spec); got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }

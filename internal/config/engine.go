@@ -101,6 +101,11 @@ func (f *file) engine(r *reader, dir string) pipeline.Engine {
 	}
 	if e.Kind == "embedded" {
 		e.MaxModelLen, e.MaxNumSeqs = max(e.MaxModelLen, r.integer("engine.max_model_len", in.MaxModelLen, embeddedLen)), max(e.MaxNumSeqs, r.integer("engine.max_num_seqs", in.MaxNumSeqs, embeddedSeqs))
+		for key, s := range map[string]scalar{"release": in.Release, "image": in.Image} {
+			if s.set() {
+				r.complain(s, "engine.%s: the embedded engine is this program; leave it out", key)
+			}
+		}
 		if _, err := embedded.ParseFault(e.Fault); err != nil {
 			r.complain(in.Fault, "engine.fault: %v", err)
 		}

@@ -78,6 +78,8 @@ func TestModelEngineRefuses(t *testing.T) {
 		{"ours on a GPU", "{kind: embedded}", h100, none, ":9: engine embedded: gpu: it computes on the processor"},
 		{"none without a GPU", "{kind: trtllm}", cpu, none, ":9: engine trtllm: gpu: it computes on GPUs alone"},
 		{"split processor", "{kind: vllm, tensor_parallel: 2}", cpu, none, ":7: engine vllm: tensor_parallel: a replica on the processor"},
+		{"ours of a release", "{kind: embedded, release: 1.0.0}", cpu, none, ":7: engine.release: the embedded engine is this program"},
+		{"ours in an image", "{kind: embedded, image: own}", cpu, none, ":7: engine.image: the embedded engine is this program"},
 		{"ours split", "{kind: embedded, tensor_parallel: 2}", cpu, none, ":7: engine embedded: tensor_parallel"},
 		{"release", "{kind: vllm, release: 0.6.0}", h100, none, ":7: engine vllm: release: 0.6.0 is older"},
 		{"cache", "{kind: vllm, kv_cache: int8}", h100, none, ":7: engine vllm: kv_cache: \"int8\" is not one of"},

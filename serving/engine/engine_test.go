@@ -312,6 +312,7 @@ func TestGroupRefuses(t *testing.T) {
 		{"split processor", Serve{Kind: "vllm", Alias: "q", Dir: "/q", CPU: true, TensorParallel: 2}, "tensor_parallel: a replica on the processor"},
 		{"sleep in no memory", Serve{Kind: "vllm", Alias: "q", Dir: "/q", CPU: true, Sleep: true, KVOffload: 1}, "sleep: on the processor"},
 		{"offload from no memory", Serve{Kind: "sglang", Alias: "q", Dir: "/q", CPU: true, KVOffload: 1}, "kv_offload: on the processor"},
+		{"four bits of a GPU", Serve{Kind: "vllm", Alias: "q", Dir: "/q", CPU: true, KVDtype: NVFP4}, "kv_cache: \"nvfp4\" is not one of: fp8, fp8_e5m2"},
 		{"no processor", Serve{Kind: "trtllm", Alias: "q", Dir: "/q", CPU: true}, "gpu: it computes on GPUs alone"},
 		{"no GPU", Serve{Kind: "embedded", Alias: "q", Dir: "/q", Need: fleet.Need{Count: 1}}, "gpu: it computes on the processor"},
 		{"own drain", Serve{Kind: "embedded", Alias: "q", Dir: "/q", Drain: time.Minute}, "more than the 10s"},

@@ -21,6 +21,11 @@ var vllm = adapter{
 		if b.release.atLeast(0, 20) {
 			words[NVFP4] = "nvfp4"
 		}
+		if b.CPU { // its attention there has no others
+			for _, not := range []KVDtype{BF16, F16, NVFP4} {
+				delete(words, not)
+			}
+		}
 		if w, ok := b.kv(words); ok {
 			b.arg("--kv-cache-dtype", w)
 		}
