@@ -3,6 +3,7 @@ package nomad
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,11 +20,32 @@ import (
 
 // machine is what the list of nodes does not tell.
 type machine struct {
-	ModifyIndex   uint64
-	Meta          map[string]string
-	NodeResources struct {
-		Devices []*api.NodeDeviceResource
-	}
+	ModifyIndex uint64
+	Meta        map[string]string
+	Devices     []*api.NodeDeviceResource
+}
+
+// read takes what it wants of a node's JSON.
+func (m *machine) read(text []byte) error {
+	return pick(text, func(key, value []byte) error {
+		switch string(key) {
+		case "ModifyIndex":
+			return json.Unmarshal(value, &m.ModifyIndex)
+		case "Meta":
+			return json.Unmarshal(value, &m.Meta)
+		case "NodeResources":
+			if string(value) == "null" {
+				return nil
+			}
+			return pick(value, func(key, value []byte) error {
+				if string(key) != "Devices" {
+					return nil
+				}
+				return json.Unmarshal(value, &m.Devices)
+			})
+		}
+		return nil
+	})
 }
 
 // Nodes implements fleet.Scheduler. Zone and rack are the clients' meta.zone and
@@ -59,7 +81,7 @@ func (s *Scheduler) Nodes(ctx context.Context) ([]fleet.Node, error) {
 		if n.LastDrain != nil && n.LastDrain.Meta[metaReason] != "" && !out[i].Eligible {
 			out[i].Reason = n.LastDrain.Meta[metaReason]
 		}
-		for _, d := range m.NodeResources.Devices {
+		for _, d := range m.Devices {
 			if d.Type != "gpu" {
 				continue
 			}
@@ -91,12 +113,19 @@ func (s *Scheduler) machine(ctx context.Context, stub *api.NodeListStub) (machin
 		return m, nil
 	}
 	m = machine{}
-	_, err := s.client.Raw().Query("/v1/node/"+stub.ID, &m, s.read(ctx))
+	body, err := s.client.Raw().Response("/v1/node/"+stub.ID, s.read(ctx))
 	if status(err) == http.StatusNotFound { // since the list was read
 		return m, nil
 	}
 	if err != nil {
 		return m, fmt.Errorf("reading node %s: %w", stub.Name, s.explain(err, "node read"))
+	}
+	text, err := io.ReadAll(body)
+	if err := errors.Join(err, body.Close()); err != nil {
+		return m, fmt.Errorf("reading node %s: %w", stub.Name, err)
+	}
+	if err := m.read(text); err != nil {
+		return m, fmt.Errorf("reading node %s: %w", stub.Name, err)
 	}
 	s.known.mu.Lock()
 	defer s.known.mu.Unlock()
