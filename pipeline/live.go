@@ -1,12 +1,12 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
 	"llmops/fleet"
 	"llmops/pipeline/canary"
-	"llmops/pipeline/download"
 	"llmops/serving/deploy"
 )
 
@@ -41,11 +41,11 @@ func Live(ctx context.Context, d Deps, spec Spec) (live bool, why string, err er
 		if !same || version != doc.Live() {
 			continue
 		}
-		now, err := download.Inspect(ctx, spec.Source)
+		now, err := d.Sources.Identify(ctx, spec.Source)
 		if err != nil {
 			return false, "", err
 		}
-		if string(now.Digest) != source {
+		if now != source {
 			return false, "the source has changed", nil
 		}
 		at, err := RouterAddr(ctx, d.Scheduler)
@@ -81,5 +81,5 @@ func promotedBy(ctx context.Context, d Deps, h Head, spec Spec) (version, source
 			err = errors.Join(err, unmarshal(r.Output, &src))
 		}
 	}
-	return dep.Candidate.Version.Name, src.Digest, err == nil, err
+	return dep.Candidate.Version.Name, cmp.Or(src.Source, src.Digest), err == nil, err
 }

@@ -25,6 +25,7 @@ import (
 
 	"llmops/evidence"
 	"llmops/fleet"
+	"llmops/pipeline/download"
 	"llmops/serving/route"
 )
 
@@ -44,6 +45,7 @@ type Deps struct {
 	Store     fleet.Store
 	Blobs     fleet.Blobs
 	Scheduler fleet.Scheduler
+	Sources   download.Sources                                       // where models come from
 	Dir       string                                                 // where artefacts are laid out as files
 	Cluster   string                                                 // by what name a task finds the cluster that it is part of; empty: the fleet is this machine
 	Now       func() time.Time                                       // the wall clock, for records

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"llmops/evidence"
 	"llmops/model"
@@ -19,8 +20,7 @@ import (
 var maxWeightError = map[string]float64{quantise.FP8Dynamic: 0.05, quantise.Int4: 0.6}
 
 func downloadInput(ctx context.Context, a *Attempt) (any, error) {
-	s, err := download.Inspect(ctx, a.Spec.Source)
-	return s.Digest, err
+	return a.Deps.Sources.Identify(ctx, a.Spec.Source)
 }
 
 // snapshotKept tells whether the folder of an earlier record still has the
@@ -35,11 +35,16 @@ func runDownload(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := a.Intent(ctx, "copy the source to a snapshot", root); err != nil {
 		return evidence.Verdict{}, err
 	}
-	s, err := download.Folder(ctx, a.Spec.Source, root, func(done, total int64) { a.Progress("bytes", done, total) })
+	var mu sync.Mutex // serialises the events, which come from several connections
+	s, err := a.Deps.Sources.Fetch(ctx, a.Spec.Source, root, func(done, total int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		a.Progress("bytes", done, total)
+	})
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
-	a.Output(Weights{Dir: s.Dir, Digest: string(s.Digest), Bytes: s.Manifest.Size(), Detail: s})
+	a.Output(Weights{Dir: s.Dir, Digest: string(s.Digest), Source: s.Source, Bytes: s.Manifest.Size(), Detail: s})
 	v := evidence.Check("every file has the digest it had at its source", true, len(s.Manifest.Files), s.Warnings...)
 	v.Refs = []string{string(s.Digest)}
 	if s.Checked == 0 {

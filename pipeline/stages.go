@@ -37,6 +37,7 @@ func Stages() []Stage {
 type Weights struct {
 	Dir    string `json:"dir"`
 	Digest string `json:"digest"`
+	Source string `json:"source,omitempty"` // of a repository, with its commit; of a folder the digest says it
 	Bytes  int64  `json:"bytes"`
 	Scheme string `json:"scheme,omitempty"`
 	Detail any    `json:"detail,omitempty"` // what the stage's own library reports

@@ -20,6 +20,7 @@ import (
 	"llmops/fleet"
 	"llmops/fleet/local"
 	"llmops/pipeline"
+	"llmops/pipeline/download"
 	"llmops/serving/route"
 )
 
@@ -33,6 +34,7 @@ type home struct {
 	store     fleet.Store
 	blobs     fleet.Blobs
 	scheduler scheduler
+	sources   download.Sources
 	fleet     string   // the file that names the fleet; empty: this machine
 	placing   *placing // on a cluster that a file describes
 }
@@ -72,6 +74,7 @@ func (e *env) homeAt(dir string) (*home, error) {
 	if err != nil {
 		return h, unwritable(err)
 	}
+	h.sources = e.sources()
 	return h, e.onFleet(h)
 }
 
@@ -130,7 +133,8 @@ func (h *home) admins(ctx context.Context) (map[string]*route.Admin, error) {
 // deps wires a run to this home.
 func (h *home) deps() pipeline.Deps {
 	d := pipeline.Deps{
-		Store: h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Now: time.Now, Admins: h.admins,
+		Sources: h.sources,
+		Store:   h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Now: time.Now, Admins: h.admins,
 		Stages: pipeline.Stages(), Abandon: pipeline.Abandon, Alive: h.alive,
 	}
 	if h.fleet != "" {

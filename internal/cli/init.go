@@ -28,7 +28,7 @@ name: ${NAME} # what clients put in "model"
 change: infra # weights in fewer bits, another engine or other flags: answers must be the source's
 first: ask # parent: the first version, which is the source as it is, goes live unasked
 #task: generate # or embedding, or rerank, for an encoder of the BERT family
-source: ${SOURCE} # the folder with config.json, the tokenizer and the safetensors files
+source: ${SOURCE} # the folder with config.json, the tokenizer and the safetensors files, or hf://org/name@revision
 
 # What serves it. Another engine, in the place of this and of placement, is below.
 engine:

@@ -12,7 +12,6 @@ import (
 
 	"llmops/model"
 	"llmops/model/safetensors"
-	"llmops/pipeline/download"
 	"llmops/pipeline/quantise"
 )
 
@@ -101,40 +100,4 @@ func dryRun(e *env, dir string, o quantise.Options) (err error) {
 			row(w, s.Name, s.From, dims(s.Shape), becomes, s.Reason)
 		}
 	})
-}
-
-func newDownloadCmd(e *env) *cobra.Command {
-	var out string
-	c := &cobra.Command{
-		Use:   "download DIR --out DIR",
-		Short: "Copy a model and verify every file",
-		Long: `Download copies the model in DIR to a folder of --out that is named by the
-digest of its content, verifying every file where it came from and where it
-went. A SHA256SUMS file in DIR must agree. Weights that could run code when
-loaded are left behind and named. An interrupted copy goes on where it stopped.
-
-` + exitHelp,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if out == "" {
-				return usage("download needs --out")
-			}
-			s, err := download.Folder(cmd.Context(), args[0], out, func(int64, int64) {})
-			if err != nil {
-				return err
-			}
-			for _, w := range s.Warnings {
-				e.say("warning: %s", w)
-			}
-			return e.answer(s, func(w *tabwriter.Writer) {
-				row(w, "FILE", "SIZE", "DIGEST")
-				for _, f := range s.Manifest.Files {
-					row(w, f.Path, f.Size, f.Digest.Short())
-				}
-				row(w, s.Dir, s.Manifest.Size(), s.Digest.Short())
-			})
-		},
-	}
-	c.Flags().StringVar(&out, "out", "", "the folder that snapshots are kept in")
-	return c
 }

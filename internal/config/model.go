@@ -16,6 +16,7 @@ import (
 
 	"llmops/fleet"
 	"llmops/pipeline"
+	"llmops/pipeline/download/hub"
 	"llmops/serving/deploy"
 	"llmops/serving/slo"
 )
@@ -157,8 +158,13 @@ func (f *file) source(r *reader, dir string) string {
 	switch {
 	case v == "":
 		r.missing("source", "give the folder that holds config.json and the weights")
+	case strings.HasPrefix(v, hub.Scheme):
+		if _, err := hub.ParseRepo(v); err != nil {
+			r.complain(f.Source, "%v", err)
+		}
+		return v
 	case strings.Contains(v, "://"):
-		r.complain(f.Source, "source %q: only folders can be read so far", v)
+		r.complain(f.Source, "source %q: want a folder, or %sorg/name@revision", v, hub.Scheme)
 	default:
 		return abs(dir, v)
 	}

@@ -1,6 +1,7 @@
 // Package download brings a model's files in and proves that they arrived.
 //
-// [Folder] copies a repository that is a folder into a snapshot folder named
+// [Sources] takes a folder, or a repository of the Hub with package hub. [Folder]
+// copies a repository that is a folder into a snapshot folder named
 // by the digest of its content. Every file is hashed where it came from and
 // again as it is written; a SHA256SUMS file of the source must agree. Only
 // safetensors weights are taken: a file that could run code when loaded is
@@ -23,7 +24,6 @@ import (
 	"strings"
 
 	"llmops/model"
-	"llmops/model/safetensors"
 )
 
 const sumsName = "SHA256SUMS"
@@ -34,7 +34,9 @@ type Snapshot struct {
 	Digest   model.Digest   `json:"digest"`
 	Manifest model.Manifest `json:"manifest"`
 	Warnings []string       `json:"warnings,omitempty"`
-	Checked  int            `json:"checked"` // files that SHA256SUMS vouched for
+	Checked  int            `json:"checked"`           // files that the source's own digests vouched for
+	Source   string         `json:"source,omitempty"`  // of a repository, with its commit
+	License  string         `json:"license,omitempty"` // as its card says
 }
 
 // Inspect hashes the repository in src and checks all that can be checked
@@ -90,14 +92,7 @@ func Inspect(ctx context.Context, src string) (Snapshot, error) {
 			s.Warnings = append(s.Warnings, fmt.Sprintf("nothing vouches for %d files that are not in %s: %s", n, sumsName, strings.Join(rest[:min(n, 5)], ", ")))
 		}
 	}
-	if _, err := model.LoadShape(src); err != nil {
-		return Snapshot{}, err
-	}
-	c, err := safetensors.OpenDir(src)
-	if err != nil {
-		return Snapshot{}, err
-	}
-	return s, c.Close()
+	return s, complete(src)
 }
 
 // visible is a file system without the folders whose names begin with a dot.

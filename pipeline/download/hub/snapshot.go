@@ -108,6 +108,24 @@ func Fetch(ctx context.Context, o Options) (Snapshot, error) {
 	return s, nil
 }
 
+// Commit pins the revision without fetching anything else.
+func Commit(ctx context.Context, o Options) (string, error) {
+	if o.Repo.Pinned() {
+		return o.Repo.Revision, nil
+	}
+	if o.Offline {
+		commit, err := openCache(o.Cache, o.Repo).ref(o.Repo)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%s: %w (HF_HUB_OFFLINE)", o.Repo, ErrOffline)
+		}
+		return commit, err
+	}
+	if o.Say == nil {
+		o.Say = func(string, ...any) {}
+	}
+	return newClient(&o).commit(ctx, o.Repo)
+}
+
 // fetch gets small files first, holds the shards' headers to the index, and then gets
 // the shards.
 func (s *Snapshot) fetch(ctx context.Context, o Options, h *client, c *cache, want []File) error {

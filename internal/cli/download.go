@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"llmops/pipeline/download"
+	"llmops/pipeline/download/hub"
+)
+
+// hubRefusals are errors of the Hub that a person must do something about.
+var hubRefusals = []error{hub.ErrGated, hub.ErrNotFound, hub.ErrRevision, hub.ErrEntry, hub.ErrForbidden, hub.ErrToken, hub.ErrOffline}
+
+func newDownloadCmd(e *env) *cobra.Command {
+	var out, rate string
+	var include, exclude []string
+	var conns int
+	c := &cobra.Command{
+		Use:   "download SOURCE --out DIR",
+		Short: "Bring a model in and verify every file",
+		Long: `Download brings the model in SOURCE, a folder or hf://org/name@revision, to a
+folder of --out that is named by the digest of its content. Every file is verified
+where it went: by the Hub's digests, and a SHA256SUMS file in a folder must agree.
+Weights that could run code when loaded are left behind and named. What was
+interrupted goes on where it stopped.
+
+A repository goes through the cache that Python's huggingface_hub keeps, and is read
+with the same variables: HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_HUB_OFFLINE.
+
+  llmops download hf://Qwen/Qwen3-0.6B --out models
+  llmops download hf://org/name@v1 --out models --rate 200MiB
+
+` + exitHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if out == "" {
+				return usage("download needs --out")
+			}
+			s := e.sources()
+			s.Hub.Include, s.Hub.Exclude, s.Hub.Conns = include, exclude, conns
+			if rate != "" {
+				var n float64
+				if _, err := fmt.Sscanf(rate, "%gMiB", &n); err != nil || n <= 0 || !strings.HasSuffix(rate, "MiB") {
+					return usage("--rate is %q, want MiB a second such as 200MiB", rate)
+				}
+				s.Hub.Rate = int64(n * (1 << 20))
+			}
+			return e.download(cmd.Context(), s, args[0], out)
+		},
+	}
+	c.Flags().StringVar(&out, "out", "", "the folder that snapshots are kept in")
+	c.Flags().StringArrayVar(&include, "include", nil, "only files of the repository that match this pattern; may be repeated")
+	c.Flags().StringArrayVar(&exclude, "exclude", nil, "no files that match this pattern; may be repeated")
+	c.Flags().StringVar(&rate, "rate", "", "the most to fetch in a second, as 200MiB")
+	c.Flags().IntVar(&conns, "connections", 8, "how many at once")
+	return c
+}
+
+func (e *env) download(ctx context.Context, s download.Sources, src, out string) error {
+	got, err := s.Fetch(ctx, src, out, e.bytes())
+	for _, refusal := range hubRefusals {
+		if errors.Is(err, refusal) {
+			return &exitError{exitUsage, err}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	for _, w := range got.Warnings {
+		e.say("warning: %s", w)
+	}
+	return e.answer(got, func(w *tabwriter.Writer) {
+		row(w, "FILE", "SIZE", "DIGEST")
+		for _, f := range got.Manifest.Files {
+			row(w, f.Path, f.Size, f.Digest.Short())
+		}
+		row(w, got.Dir, got.Manifest.Size(), got.Digest.Short())
+		if got.Source != "" {
+			row(w, got.Source, "", "licence "+dash(got.License))
+		}
+	})
+}
+
+// bytes tells how far a transfer is, at what rate and how long it will still take, now
+// and then.
+func (e *env) bytes() func(done, total int64) {
+	var mu sync.Mutex // guards the rest
+	began := time.Now()
+	last, first := began, int64(-1)
+	return func(done, total int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if first < 0 {
+			first = done
+		}
+		if time.Since(last) < 2*time.Second {
+			return
+		}
+		last = time.Now()
+		const mib = 1 << 20
+		rate := float64(done-first) / time.Since(began).Seconds()
+		left := "unknown"
+		if rate > 0 {
+			left = time.Duration(float64(total-done) / rate * float64(time.Second)).Round(time.Second).String()
+		}
+		e.say("%d of %d MiB, %.0f MiB/s, %s left", done/mib, total/mib, rate/mib, left)
+	}
+}
