@@ -199,6 +199,29 @@ func TestFewCalls(t *testing.T) {
 		t.Errorf("after a change of a node a look asks %d times: %v", n, all)
 	}
 
+	// What has changed is asked for by itself.
+	changes, _ := meta(2)(8)
+	if _, err := s.Scale(t.Context(), changes, "main", 1, revision(t, s, changes)); err != nil {
+		t.Fatal(err)
+	}
+	srv.Asked()
+	if all, err := s.All(t.Context(), changes); err != nil || len(all) != 1 || all[0].Job.Groups[0].Count != 1 {
+		t.Errorf("after it was scaled it is %+v, %v", all, err)
+	}
+	if n, all := total(); n != 2+1 {
+		t.Errorf("it was asked for %d times: %v", n, all)
+	}
+	if err := s.Stop(t.Context(), changes); err != nil {
+		t.Fatal(err)
+	}
+	srv.Asked()
+	if all, err := s.Jobs(t.Context()); err != nil || len(all) != largeJobs-1 {
+		t.Errorf("without the one that was stopped there are %d, %v", len(all), err)
+	}
+	if n, all := total(); n != 1 {
+		t.Errorf("they were asked for %d times: %v", n, all)
+	}
+
 	// A watcher asks for the one job that changes.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -206,7 +229,7 @@ func TestFewCalls(t *testing.T) {
 	go func() {
 		ended <- s.Watch(ctx, "", func(st fleet.Status) error { told <- st; return nil })
 	}()
-	for range largeJobs {
+	for range largeJobs - 1 {
 		<-told
 	}
 	name, _ := meta(2)(7)
@@ -230,23 +253,6 @@ func TestFewCalls(t *testing.T) {
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
-	}
-	srv.Asked()
-	if all, err := s.All(t.Context(), name); err != nil || len(all) != 1 || all[0].Job.Groups[0].Count != 1 {
-		t.Errorf("after it was scaled it is %+v, %v", all, err)
-	}
-	if n, all := total(); n != 2+1 {
-		t.Errorf("it was asked for %d times: %v", n, all)
-	}
-	if err := s.Stop(t.Context(), name); err != nil {
-		t.Fatal(err)
-	}
-	srv.Asked()
-	if all, err := s.Jobs(t.Context()); err != nil || len(all) != largeJobs-1 {
-		t.Errorf("without the one that was stopped there are %d, %v", len(all), err)
-	}
-	if n, all := total(); n != 1 {
-		t.Errorf("they were asked for %d times: %v", n, all)
 	}
 }
 
