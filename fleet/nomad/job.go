@@ -51,7 +51,8 @@ type File struct {
 	Name    string         // for errors, and in Options.Files where Text is empty
 	Text    string         // its content
 	Vars    map[string]any // further variables; one that the file does not declare is an error
-	Host    string         // where ${LLMOPS_HOST} is; empty: the node's own address
+	Host    string         // what ${LLMOPS_HOST} is; empty: the node's own address
+	Port    string         // what ${LLMOPS_PORT} is; empty: the port as the task sees it
 	Program string         // in the place of the first word of each command line; empty: as it is
 }
 
@@ -70,7 +71,7 @@ func Declares(hcl string) []string {
 // placeholders are what stands for the program and for what only Nomad knows.
 func (o *Options) placeholders(f File) *strings.Replacer {
 	return strings.NewReplacer("${LLMOPS_BIN}", o.Bin, "${LLMOPS_ADDR}", "${NOMAD_ADDR_http}", "${LLMOPS_ADMIN}", "${NOMAD_ADDR_admin}",
-		"${LLMOPS_HOST}", cmp.Or(f.Host, "${NOMAD_IP_http}"), "${LLMOPS_PORT}", "${NOMAD_PORT_http}",
+		"${LLMOPS_HOST}", cmp.Or(f.Host, "${NOMAD_IP_http}"), "${LLMOPS_PORT}", cmp.Or(f.Port, "${NOMAD_PORT_http}"),
 		"${LLMOPS_NONCE}", "${NOMAD_ALLOC_ID}", "${LLMOPS_DIR}", "${NOMAD_TASK_DIR}")
 }
 

@@ -187,6 +187,7 @@ variable "groups" {}
 	}{
 		{"on a node", job(""), File{}, []string{`["vllm","--host","$${NOMAD_IP_http}","--port","$${NOMAD_PORT_http}"]`, `"near":"r7"`, `"image":"own"`}, false},
 		{"in a container", job(""), File{Host: "0.0.0.0"}, []string{`["vllm","--host","0.0.0.0","--port","$${NOMAD_PORT_http}"]`}, false},
+		{"in a container on the host's network", job(""), File{Port: "${NOMAD_HOST_PORT_http}"}, []string{`"$${NOMAD_IP_http}","--port","$${NOMAD_HOST_PORT_http}"]`}, false},
 		{"by its path", job(""), File{Program: "/opt/vllm/bin/vllm"}, []string{`["/opt/vllm/bin/vllm","--host"`}, false},
 		{"more variables", job(""), File{Vars: map[string]any{"cpu": 4000, "compliance": []any{"hipaa"}}}, []string{"cpu = 4000\n", `compliance = ["hipaa"]`}, false},
 		{"a file without zones, of a job without one", job(""), File{Name: "own", Text: own}, []string{`name = "q"`}, false},

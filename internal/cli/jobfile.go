@@ -50,6 +50,9 @@ func (p *placing) engine(kind string) (nomad.File, error) {
 		f.Name = "engine-bare.nomad.hcl"
 	} else {
 		f.Host = "0.0.0.0" // of the container
+		if e.Vars["network_mode"] == "host" {
+			f.Host, f.Port = "", "${NOMAD_HOST_PORT_http}" // it has no ports of its own
+		}
 	}
 	if e.Image != "" {
 		f.Vars["image"] = e.Image
