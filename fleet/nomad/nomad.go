@@ -27,10 +27,15 @@ type Config struct {
 
 // Dial makes a client. Nothing is sent yet.
 func Dial(c Config) (*api.Client, error) {
-	client, err := api.NewClient(&api.Config{
+	config := &api.Config{
 		Address: c.Address, Namespace: c.Namespace, Region: c.Region, SecretID: c.Token,
 		TLSConfig: &api.TLSConfig{CACert: c.CACert, ClientCert: c.ClientCert, ClientKey: c.ClientKey},
-	})
+	}
+	var client *api.Client
+	var err error
+	if config.HttpClient, err = newHTTP(config); err == nil {
+		client, err = api.NewClient(config)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reaching Nomad at %s: %w", c.Address, err)
 	}

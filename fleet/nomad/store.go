@@ -136,7 +136,12 @@ func (s *Store) Put(ctx context.Context, name string, text []byte, ifRev uint64)
 	}
 	v := &api.Variable{Namespace: s.namespace, Path: p, ModifyIndex: ifRev, Items: api.VariableItems{body: string(text)}}
 	// Without an index the update creates, and only if nothing is there.
-	out, _, err := s.client.Variables().CheckedUpdate(v, s.write(ctx))
+	again := false
+	out, _, err := s.client.Variables().CheckedUpdate(v, s.write(context.WithValue(ctx, againKey{}, &again)))
+	var lost api.ErrCASConflict
+	if again && errors.As(err, &lost) && lost.Conflict.Items[body] == string(text) {
+		return lost.Conflict.ModifyIndex, nil // it lost to itself: its first answer did not come
+	}
 	if err != nil {
 		return 0, fmt.Errorf("writing document %s: %w", name, s.conflict(err, "write"))
 	}
