@@ -58,7 +58,7 @@ type fleetFile struct {
 		Bin        scalar            `yaml:"bin"`
 		Driver     scalar            `yaml:"driver"`
 
-		Engines map[string]*struct {
+		Engines map[string]struct {
 			Driver  scalar           `yaml:"driver"`
 			Image   scalar           `yaml:"image"`
 			File    scalar           `yaml:"file"`
@@ -103,7 +103,8 @@ func (f *fleetFile) fleet(r *reader) Fleet {
 				r.complain(k.s, "%s: the scheduler is local; write scheduler: nomad, or leave this out", k.key)
 			}
 		}
-		for kind, e := range n.Engines {
+		for _, kind := range slices.Sorted(maps.Keys(n.Engines)) {
+			e := n.Engines[kind]
 			r.complain(anyOf(e.Driver, e.Image, e.File, e.Program), "nomad.engines.%s: the scheduler is local, which runs what is on PATH; leave this out", kind)
 		}
 		return out
@@ -148,10 +149,6 @@ func (f *fleetFile) engines(r *reader, dir string) map[string]Engine {
 	out := map[string]Engine{}
 	for _, kind := range slices.Sorted(maps.Keys(f.Nomad.Engines)) {
 		in, key := f.Nomad.Engines[kind], "nomad.engines."+kind
-		if in == nil {
-			r.complain(scalar{}, "%s: nothing is said of it; leave it out", key)
-			continue
-		}
 		at := anyOf(in.Driver, in.Image, in.File, in.Program)
 		if !slices.Contains(engine.Kinds(), kind) || kind == "embedded" {
 			r.complain(at, "%s: want one of %s", key, strings.Join(slices.DeleteFunc(engine.Kinds(), func(k string) bool { return k == "embedded" }), ", "))

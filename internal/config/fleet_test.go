@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -39,5 +40,48 @@ func TestFleetFile(t *testing.T) {
 		if _, err := fleetFrom(t, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", text, err, want)
 		}
+	}
+}
+
+func TestFleetFileEngines(t *testing.T) {
+	f, err := fleetFrom(t, `scheduler: nomad
+nomad:
+  address: http://n
+  engines:
+    vllm: {driver: docker, image: own, file: ./fleet.yaml, vars: {cpu: 4000, share: 0.5, spot: only, on: true, text: "7", compliance: [hipaa, 2]}}
+    sglang: {driver: raw_exec, program: /opt/python3}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, s := f.Nomad.Engines["vllm"], f.Nomad.Engines["sglang"]
+	want := map[string]any{"cpu": uint64(4000), "share": 0.5, "spot": "only", "on": true, "text": "7", "compliance": []any{"hipaa", uint64(2)}}
+	if v.Image != "own" || v.File != f.File || v.Bare() || !reflect.DeepEqual(v.Vars, want) {
+		t.Errorf("%+v", v)
+	}
+	if !s.Bare() || s.Program != "/opt/python3" || len(f.Nomad.Engines) != 2 {
+		t.Errorf("%+v", s)
+	}
+	for text, want := range map[string]string{
+		"{vllm: {driver: lxc}}":                    "fleet.yaml:4: nomad.engines.vllm.driver",
+		"{embedded: {driver: docker}}":             "nomad.engines.embedded: want one of vllm",
+		"{vllm: {driver: exec, image: x}}":         "nomad.engines.vllm.image: the driver exec",
+		"{vllm: {program: /x}}":                    "nomad.engines.vllm.program: an image brings its own",
+		"{vllm: {file: gone.hcl}}":                 "nomad.engines.vllm.file: stat",
+		"{vllm: {vars: {pool: x}}}":                "fleet.yaml:4: nomad.engines.vllm.vars.pool: llmops sets it itself",
+		"{vllm: {vars: {a: {b: c}}}}":              "one value",
+		"{vllm: {vars: {a: [[1], {b: c}]}}}":       "one value",
+		"{vllm: {gpu: h100}}":                      "unknown field \"gpu\"",
+		"{vllm: {driver: docker, driver: podman}}": "already defined",
+	} {
+		if _, err := fleetFrom(t, "scheduler: nomad\nnomad: {address: \"http://n\", engines: "+text+"}\n"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	if _, err := fleetFrom(t, "nomad: {engines: {vllm: {driver: docker}}}\n"); err == nil || !strings.Contains(err.Error(), "fleet.yaml:3: nomad.engines.vllm: the scheduler is local") {
+		t.Errorf("%v", err)
+	}
+	if _, err := fleetFrom(t, "nomad: {engines: {vllm: }}\n"); err == nil || !strings.Contains(err.Error(), "nomad.engines.vllm: the scheduler is local") {
+		t.Errorf("%v", err)
 	}
 }
