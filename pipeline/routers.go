@@ -3,6 +3,7 @@ package pipeline
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -157,16 +158,37 @@ func RouterAddr(ctx context.Context, s fleet.Scheduler) (string, error) {
 	return at, nil
 }
 
-// through asks the fleet's router for a token of the run's alias.
+// through asks the fleet's routers for a token of the run's alias. One that answers is
+// enough: of those that are out of reach others speak.
 func (a *Attempt) through(ctx context.Context, version string) error {
-	at, err := RouterAddr(ctx, a.Deps.Scheduler)
+	at, err := routerAddrs(ctx, a.Deps.Scheduler)
 	if err != nil {
 		return err
 	}
-	if err := deploy.Probe(ctx, at, a.Spec.Name, version, a.Spec.Task); err != nil {
-		return fmt.Errorf("asking the router on %s: %w", at, err)
+	n, err := deploy.Probes(ctx, at, a.Spec.Name, version, a.Spec.Task)
+	switch {
+	case n > 0:
+		return nil
+	case err == nil:
+		err = errors.New("there is none")
 	}
-	return nil
+	return fmt.Errorf("asking the routers: %w", err)
+}
+
+// routerAddrs are where clients reach the fleet's first router, or all of its job, by
+// name.
+func routerAddrs(ctx context.Context, s fleet.Scheduler) (map[string]string, error) {
+	st, err := s.Status(ctx, routerName)
+	if err != nil {
+		return nil, fmt.Errorf("looking for routers: %w", err)
+	}
+	out := map[string]string{}
+	for _, r := range RoutersOf(st) {
+		if r.Addr != "" {
+			out[r.Name] = r.Addr
+		}
+	}
+	return out, nil
 }
 
 // routerPatience bounds the wait for a router to see replicas that are up.

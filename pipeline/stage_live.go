@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"llmops/evidence"
@@ -16,12 +19,16 @@ import (
 
 func trafficName(s Spec) string { return fleet.Escape(s.Name) + "-traffic" }
 
-// trafficJob replays the spec's traffic file through the router, in a process of
+// trafficJob replays the spec's traffic file through the routers, in a process of
 // its own, so that it neither knows nor depends on what the run does.
-func trafficJob(s Spec, listen string) fleet.Job {
+func trafficJob(s Spec, routers map[string]string) fleet.Job {
+	var to []string
+	for _, name := range slices.Sorted(maps.Keys(routers)) {
+		to = append(to, "http://"+routers[name])
+	}
 	return fleet.Job{Name: trafficName(s), Version: "1", Kind: fleet.Traffic, Meta: map[string]string{"alias": s.Name},
 		Groups: []fleet.Group{{Name: "main", Count: 1, Grace: 3 * time.Second,
-			Argv: []string{"${LLMOPS_BIN}", "traffic", "--replay", s.Traffic.Replay, "--to", "http://" + listen, "--name", s.Name}}}}
+			Argv: []string{"${LLMOPS_BIN}", "traffic", "--replay", s.Traffic.Replay, "--to", strings.Join(to, ","), "--name", s.Name}}}}
 }
 
 // startTraffic starts the replay, when the spec has one.
@@ -29,7 +36,7 @@ func startTraffic(ctx context.Context, a *Attempt) error {
 	if a.Spec.Traffic.Replay == "" {
 		return nil
 	}
-	at, err := RouterAddr(ctx, a.Deps.Scheduler)
+	at, err := routerAddrs(ctx, a.Deps.Scheduler)
 	if err != nil {
 		return err
 	}

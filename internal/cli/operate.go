@@ -325,14 +325,12 @@ func (h *home) ending(ctx context.Context) (n int, silent []string, err error) {
 	}
 	for _, d := range docs {
 		d, err := h.store.Get(ctx, d.Name)
-		if errors.Is(err, fleet.ErrNotFound) {
-			continue
-		}
 		var r fleet.Replica
 		if err == nil {
 			err = json.Unmarshal(d.Body, &r)
 		}
-		if err != nil {
+		// One that has gone since is told of once more.
+		if err != nil && !errors.Is(err, fleet.ErrNotFound) {
 			return 0, nil, err
 		}
 		if r.State == fleet.Unknown {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,8 @@ import (
 
 // newTrafficCmd is what a run on one machine starts to stand in for clients.
 func newTrafficCmd(e *env) *cobra.Command {
-	var replay, to, name, results string
+	var replay, name, results string
+	var to []string
 	var speed float64
 	c := &cobra.Command{
 		Use:    "traffic --replay FILE --to URL --name MODEL",
@@ -24,21 +26,29 @@ func newTrafficCmd(e *env) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if replay == "" || to == "" || name == "" {
+			if replay == "" || len(to) == 0 || name == "" {
 				return usage("traffic needs --replay, --to and --name")
 			}
 			return e.replay(cmd.Context(), replay, to, name, results, speed)
 		},
 	}
 	c.Flags().StringVar(&replay, "replay", "", "a file of requests with their times")
-	c.Flags().StringVar(&to, "to", "", "where to send them")
+	c.Flags().StringSliceVar(&to, "to", nil, "where to send them; of several, one after the other")
 	c.Flags().StringVar(&name, "name", "", "the model to ask for")
 	c.Flags().StringVar(&results, "results", "", "a file for what happened to each request")
 	c.Flags().Float64Var(&speed, "speed", 1, "how many times faster than recorded")
 	return c
 }
 
-func (e *env) replay(ctx context.Context, path, to, name, results string, speed float64) (err error) {
+// inTurn sends each request to the next target, as what stands before routers does.
+func inTurn(all []load.Target) load.Target {
+	var next atomic.Uint64
+	return func(ctx context.Context, r *load.Request, now func() time.Duration, res *load.Result) {
+		all[(next.Add(1)-1)%uint64(len(all))](ctx, r, now, res)
+	}
+}
+
+func (e *env) replay(ctx context.Context, path string, to []string, name, results string, speed float64) (err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("opening traffic: %w", err)
@@ -64,7 +74,11 @@ func (e *env) replay(ctx context.Context, path, to, name, results string, speed 
 	client := load.NewClient()
 	defer client.CloseIdleConnections()
 	ok, failed := 0, 0
-	_, err = load.Run(ctx, load.HTTP(to, client, http.Header{}), pacer, source, load.Options{MaxOpen: 1000, Timeout: time.Minute}, func(r *load.Result) {
+	var targets []load.Target
+	for _, base := range to {
+		targets = append(targets, load.HTTP(base, client, http.Header{}))
+	}
+	_, err = load.Run(ctx, inTurn(targets), pacer, source, load.Options{MaxOpen: 1000, Timeout: time.Minute}, func(r *load.Result) {
 		if err := record(r); err != nil {
 			failed++
 			e.say("recording request %d: %v", r.ID, err)

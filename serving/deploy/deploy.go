@@ -14,10 +14,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"llmops/fleet"
 )
+
+// stopEvery is how often it is looked whether a job has stopped.
+const stopEvery = time.Second
 
 // maxStarts is how often a replica may fail before its job counts as broken.
 const maxStarts = 3
@@ -212,13 +216,33 @@ func Down(ctx context.Context, s fleet.Scheduler, job string) error {
 		return err
 	}
 	gone := errors.New("gone")
-	err = s.Watch(ctx, job, func(st fleet.Status) error {
+	wctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	// What was gone before the watch began is nothing that a watch tells of.
+	wg.Go(func() {
+		tick := time.NewTicker(stopEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-wctx.Done():
+				return
+			case <-tick.C:
+			}
+			if st, err := s.Status(wctx, job); err == nil && len(Heard(st.Replicas)) == 0 {
+				cancel(gone)
+			}
+		}
+	})
+	err = s.Watch(wctx, job, func(st fleet.Status) error {
 		if st.Job.Name == job && len(Heard(st.Replicas)) == 0 {
 			return gone
 		}
 		return nil
 	})
-	if !errors.Is(err, gone) {
+	if !errors.Is(err, gone) && !errors.Is(context.Cause(wctx), gone) {
 		return fmt.Errorf("waiting for %s to stop: %w", job, err)
 	}
 	return nil

@@ -53,32 +53,43 @@ func Keep(ctx context.Context, s fleet.Scheduler, job string, progress func(stri
 	return less, nil
 }
 
-// Answering asks every replica of a version for a token, all at once, and tells how
-// many gave one; err says why the others did not. When one has, the others have
-// another second: a node that was cut off a moment ago must not hold up whoever can
-// do without it.
+// Answering asks every replica of a version for a token, as Probes does.
 func Answering(ctx context.Context, st fleet.Status) (n int, err error) {
+	at := map[string]string{}
+	var errs []error
+	for _, r := range Heard(st.Replicas) {
+		if r.Addr == "" {
+			errs = append(errs, fmt.Errorf("%s: it is %s", r.ID, r.State))
+			continue
+		}
+		at[r.ID] = r.Addr
+	}
+	n, err = Probes(ctx, at, st.Job.Meta["alias"], st.Job.Meta["version"], Task(st.Job.Meta["task"]))
+	return n, errors.Join(append(errs, err)...)
+}
+
+// Probes is Probe of several servers at once, which are given by name. It tells how
+// many gave a token; err says why the others did not. When one has, the others have
+// another second: a node that was cut off a moment ago must not hold up whoever can do
+// without it.
+func Probes(ctx context.Context, at map[string]string, alias, version string, task Task) (n int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	asked := Heard(st.Replicas)
-	answers := make(chan error, len(asked))
-	for _, r := range asked {
+	answers := make(chan error, len(at))
+	for name, addr := range at {
 		go func() {
-			err := fmt.Errorf("it is %s", r.State)
-			if r.Addr != "" {
-				err = Probe(ctx, r.Addr, st.Job.Meta["alias"], st.Job.Meta["version"], Task(st.Job.Meta["task"]))
-			}
+			err := Probe(ctx, addr, alias, version, task)
 			if err != nil && ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}
 			if err != nil {
-				err = fmt.Errorf("replica %s: %w", r.ID, err)
+				err = fmt.Errorf("%s: %w", name, err)
 			}
 			answers <- err
 		}()
 	}
 	var errs []error
-	for range asked {
+	for range at {
 		e := <-answers
 		if errs = append(errs, e); e == nil {
 			if n++; n == 1 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"llmops/fleet"
@@ -123,4 +124,37 @@ func TestAnswering(t *testing.T) {
 	if n, err := Answering(t.Context(), fleet.Status{Job: st.Job}); n != 0 || err != nil {
 		t.Errorf("of none %d answer, %v", n, err)
 	}
+}
+
+// quiet is a scheduler whose watch tells nothing: its job was gone before.
+type quiet struct {
+	fleet.Scheduler
+	asked int
+}
+
+func (s *quiet) Stop(context.Context, string) error { return nil }
+
+func (s *quiet) Status(context.Context, string) (fleet.Status, error) {
+	if s.asked++; s.asked == 1 {
+		return standing(fleet.Draining), nil
+	}
+	return standing(), nil
+}
+
+func (s *quiet) Watch(ctx context.Context, _ string, _ func(fleet.Status) error) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestDownOfWhatIsGoneBeforeItIsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		if err := Down(t.Context(), &quiet{}, "router"); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := Down(ctx, &quiet{}, "router"); !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
+		}
+	})
 }
