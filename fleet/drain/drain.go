@@ -202,7 +202,10 @@ func replicasOf(jobs []fleet.Status, g Group) (out []fleet.Replica) {
 func empty(s State, o Seen) (State, Action) {
 	for _, g := range s.Groups {
 		for _, r := range replicasOf(o.Jobs, g) {
-			if r.Node == s.Node && r.State != fleet.Stopped {
+			// One that was moved is a new one: until it serves, the count that goes down
+			// may take one that does.
+			moving := r.Node != "" && (r.State == fleet.Pending || r.State == fleet.Running)
+			if moving || r.Node == s.Node && r.State != fleet.Stopped {
 				return s, Action{Kind: Wait}
 			}
 		}
