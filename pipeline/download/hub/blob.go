@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -246,9 +247,6 @@ func (p *partial) fetchAll(ctx context.Context, cancel context.CancelCauseFunc, 
 			cancel(err)
 			return
 		}
-		if err := p.note(0); err != nil {
-			cancel(err)
-		}
 		close(done[0])
 		return
 	}
@@ -265,9 +263,11 @@ func (p *partial) fetchAll(ctx context.Context, cancel context.CancelCauseFunc, 
 			wg.Go(func() {
 				defer func() { <-p.conns }()
 				off, end := p.bounds(i)
-				err := p.r.span(pctx, p.f, off, end, p.b)
+				w := &summed{f: p.f, crc: crc32.New(castagnoli)}
+				err := p.r.span(pctx, w, off, end, p.b)
 				if err == nil {
-					err = p.note(i)
+					err = p.note(i, w.crc.Sum32())
+					writeOut(p.f, off, end)
 				}
 				if err != nil {
 					stop(err)
@@ -355,14 +355,21 @@ const partLine = "%d %08x\n"
 
 // note puts a part on the list. The list is not synced: a part whose bytes did not reach
 // the disk fails its checksum.
-func (p *partial) note(i int) error {
-	off, end := p.bounds(i)
-	sum, err := sumOf(p.f, off, end)
-	if err != nil {
-		return err
-	}
+func (p *partial) note(i int, sum uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, err = fmt.Fprintf(p.list, partLine, i, sum)
+	_, err := fmt.Fprintf(p.list, partLine, i, sum)
 	return err
+}
+
+// summed checks what is written to it in order.
+type summed struct {
+	f   *os.File
+	crc hash.Hash32
+}
+
+func (s *summed) WriteAt(p []byte, off int64) (int, error) {
+	n, err := s.f.WriteAt(p, off)
+	_, _ = s.crc.Write(p[:n])
+	return n, err
 }

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package hub
+
+import "os"
+
+// writeOut leaves it to the sync at the end.
+func writeOut(*os.File, int64, int64) {}
