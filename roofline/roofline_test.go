@@ -2,6 +2,7 @@ package roofline
 
 import (
 	"math"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -299,5 +300,28 @@ func TestStepDoesNotAllocate(t *testing.T) {
 		sum += r.Step(w).Seconds
 	}); n != 0 || sum == 0 {
 		t.Errorf("a step allocates %v times", n)
+	}
+}
+
+// Names as NVIDIA's driver gives them: each finds its row, and its neighbours none.
+func TestDevices(t *testing.T) {
+	for name, want := range map[string]string{
+		"NVIDIA A100-SXM4-80GB": "a100-80gb", "NVIDIA A100 80GB PCIe": "a100-80gb", "NVIDIA A100-SXM4-40GB": "",
+		"NVIDIA H100 80GB HBM3": "h100-sxm", "NVIDIA H100 PCIe": "", "NVIDIA H100 NVL": "",
+		"NVIDIA H200": "h200-sxm", "NVIDIA H200 NVL": "", "NVIDIA GH200 480GB": "",
+		"NVIDIA B200": "b200-sxm", "NVIDIA GB200": "", "NVIDIA L40S": "l40s", "NVIDIA L40": "", "NVIDIA L4": "l4",
+	} {
+		got := ""
+		for _, g := range GPUs() {
+			if g.Device == "" {
+				continue
+			}
+			if regexp.MustCompile(g.Device).MatchString(name) {
+				got += g.Name
+			}
+		}
+		if got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
 	}
 }
