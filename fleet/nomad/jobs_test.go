@@ -186,3 +186,27 @@ func TestJobFilesAgree(t *testing.T) {
 		}
 	}
 }
+
+// A process of anybody's sees the GPUs that it asked for and no others, near the rack
+// that it names.
+func TestProcessFileWithGPUs(t *testing.T) {
+	for _, name := range []string{"process.nomad.hcl", "engine-bare.nomad.hcl"} {
+		text, err := fs.ReadFile(jobs.Files, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := fleet.Job{Name: "q-v1", Groups: []fleet.Group{{Name: "main", Near: "r7", Count: 2, Argv: []string{"serve"}, GPU: fleet.Need{Kind: "H100", Count: 2}, Check: fleet.Check{Path: "/health"}}}}
+		vars, err := (&Options{}).file(j, File{Name: name, Text: string(text)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := parseFile(t, agent(t), string(text), vars)
+		for _, f := range Lint(job, Cluster{MaxKillTimeout: 5 * time.Minute, SpareGPUs: -1}) {
+			t.Errorf("%s: %v", name, f)
+		}
+		g := job.TaskGroups[0]
+		if len(g.Affinities) != 1 || g.Affinities[0].LTarget != "${meta.rack}" || g.Affinities[0].RTarget != "r7" || len(g.Tasks[0].Templates) != 1 {
+			t.Errorf("%s: %+v, %+v", name, g.Affinities, g.Tasks[0].Templates)
+		}
+	}
+}
