@@ -90,6 +90,9 @@ type Scheduler interface {
 	// Status reads one job as it stands. A job that is not registered has
 	// revision 0; its replicas may still be draining.
 	Status(ctx context.Context, job string) (Status, error)
+	// All reads every job whose name begins with prefix, ordered by name, and those
+	// that are gone and of which replicas still drain.
+	All(ctx context.Context, prefix string) ([]Status, error)
 	// Watch calls fn from the calling goroutine with the status of each job
 	// whose name begins with prefix, at first and after each change.
 	Watch(ctx context.Context, prefix string, fn func(Status) error) error

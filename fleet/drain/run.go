@@ -13,7 +13,6 @@ import (
 // new replicas while it keeps those it has.
 type Fleet interface {
 	fleet.Scheduler
-	Jobs(ctx context.Context) ([]fleet.Job, error)
 	Cordon(ctx context.Context, node string, closed bool) error
 }
 
@@ -74,14 +73,14 @@ func look(ctx context.Context, f Fleet, ready map[string]bool, probe func(contex
 	if seen.Nodes, err = f.Nodes(ctx); err != nil {
 		return seen, err
 	}
-	jobs, err := f.Jobs(ctx)
+	all, err := f.All(ctx, "")
 	if err != nil {
 		return seen, err
 	}
-	for _, j := range jobs {
-		st, err := f.Status(ctx, j.Name)
-		if err != nil {
-			return seen, err
+	for _, st := range all {
+		j := st.Job
+		if st.Rev == 0 {
+			continue // nothing of it is kept up
 		}
 		seen.Jobs = append(seen.Jobs, st)
 		for _, r := range st.Replicas {

@@ -61,6 +61,14 @@ func Scheduler(t *testing.T, s fleet.Scheduler, serve, ends Serve) {
 			t.Errorf("nonces %v are not two", nonces)
 		}
 
+		all, err := s.All(t.Context(), "li")
+		if err != nil || len(all) != 1 || all[0].Rev != st.Rev || len(all[0].Replicas) != 2 || all[0].Job.Version != "v1" {
+			t.Errorf("All = %+v, %v", all, err)
+		}
+		if all, err = s.All(t.Context(), "lif-"); err != nil || len(all) != 0 {
+			t.Errorf("All of another name = %+v, %v", all, err)
+		}
+
 		if rev, err = s.Scale(t.Context(), "life", "main", 1, rev); err != nil {
 			t.Fatal(err)
 		}

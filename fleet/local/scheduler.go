@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -272,6 +274,37 @@ func readReplica(ctx context.Context, s fleet.Store, id string) (r fleet.Replica
 		return r, 0, fmt.Errorf("reading replica %s: %w", id, err)
 	}
 	return r, d.Rev, nil
+}
+
+// All implements fleet.Scheduler.
+func (s *Scheduler) All(ctx context.Context, prefix string) ([]fleet.Status, error) {
+	names := map[string]bool{}
+	jobs, err := s.store.List(ctx, jobPrefix+prefix)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range jobs {
+		names[strings.TrimPrefix(d.Name, jobPrefix)] = true
+	}
+	reps, err := s.store.List(ctx, replicaPrefix+prefix)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range reps {
+		name := strings.TrimPrefix(d.Name, replicaPrefix)
+		names[name[:max(0, strings.LastIndexByte(name, '/'))]] = true
+	}
+	var out []fleet.Status
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		st, err := s.Status(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if st.Rev != 0 || len(st.Replicas) > 0 {
+			out = append(out, st)
+		}
+	}
+	return out, nil
 }
 
 // Nodes implements fleet.Scheduler.

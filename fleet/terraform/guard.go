@@ -12,8 +12,7 @@ import (
 // Fleet is what is asked of a fleet before machines are taken from it.
 type Fleet interface {
 	Nodes(ctx context.Context) ([]fleet.Node, error)
-	Jobs(ctx context.Context) ([]fleet.Job, error)
-	Status(ctx context.Context, job string) (fleet.Status, error)
+	All(ctx context.Context, prefix string) ([]fleet.Status, error)
 }
 
 // Use is what a fleet said of itself at one moment.
@@ -28,19 +27,11 @@ func Observe(ctx context.Context, f Fleet) (*Use, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking the fleet for its nodes: %w", err)
 	}
-	jobs, err := f.Jobs(ctx)
+	jobs, err := f.All(ctx, "")
 	if err != nil {
 		return nil, fmt.Errorf("asking the fleet for its jobs: %w", err)
 	}
-	u := &Use{Nodes: nodes}
-	for _, j := range jobs {
-		st, err := f.Status(ctx, j.Name)
-		if err != nil {
-			return nil, fmt.Errorf("asking the fleet about %s: %w", j.Name, err)
-		}
-		u.Jobs = append(u.Jobs, st)
-	}
-	return u, nil
+	return &Use{Nodes: nodes, Jobs: jobs}, nil
 }
 
 func (u *Use) node(name string) (fleet.Node, bool) {

@@ -167,21 +167,7 @@ type still struct {
 
 func (f *still) Nodes(context.Context) ([]fleet.Node, error) { return f.nodes, nil }
 
-func (f *still) Jobs(context.Context) (out []fleet.Job, _ error) {
-	for _, j := range f.jobs {
-		out = append(out, j.Job)
-	}
-	return out, nil
-}
-
-func (f *still) Status(_ context.Context, name string) (fleet.Status, error) {
-	for _, j := range f.jobs {
-		if j.Job.Name == name {
-			return j, nil
-		}
-	}
-	return fleet.Status{}, fleet.ErrNotFound
-}
+func (f *still) All(context.Context, string) ([]fleet.Status, error) { return f.jobs, nil }
 
 func TestPlanThenApplyThatFileOnly(t *testing.T) {
 	dir, w := workspace(t)
