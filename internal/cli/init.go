@@ -159,7 +159,7 @@ nomad.engines.KIND.file of a fleet.yaml.
 				return err
 			}
 			text := strings.NewReplacer("${NAME}", plainOrQuoted(name), "${SOURCE}", plainOrQuoted(from), "${ITEM}", itemExample, "${GPUS}", strings.Join(config.GPUs(), ", ")).Replace(modelFile)
-			if err := create(out, text); err != nil {
+			if err := create(out, text, "--out"); err != nil {
 				return err
 			}
 			e.say("put the questions of the eval into %s, then: llmops onboard --until plan %s", filepath.Join(filepath.Dir(out), "evals", "questions.jsonl"), out)
@@ -189,7 +189,7 @@ func (e *env) writeJobs(dir string) error {
 			return err
 		}
 		path := filepath.Join(dir, name)
-		if err := create(path, string(text)); err != nil {
+		if err := create(path, string(text), "--jobs"); err != nil {
 			return err
 		}
 		wrote = append(wrote, path)
@@ -243,11 +243,11 @@ func plainOrQuoted(s string) string {
 	return strconv.QuoteToASCII(s)
 }
 
-// create writes a file that must not be there yet.
-func create(path, text string) error {
+// create writes a file that must not be there yet; flag says where.
+func create(path, text, flag string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return usage("%s is there already; choose another place", path)
+		return usage("%s is there already; choose another %s", path, flag)
 	}
 	if err != nil {
 		return &exitError{exitUsage, fmt.Errorf("writing a file: %w", err)}
