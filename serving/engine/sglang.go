@@ -6,6 +6,9 @@ import "math"
 var sglang = adapter{
 	kind: "sglang", oldest: "0.5.4", newest: "0.5.23", port: 30000,
 	build: func(b *builder) {
+		if b.CPU {
+			b.fail("gpu", "it computes on GPUs, unless it was built for a processor and is told so")
+		}
 		b.arg("python3", "-m", "sglang.launch_server", "--model-path", b.Dir, "--host", b.host, "--port", b.port,
 			"--served-model-name", b.Alias, "--enable-metrics")
 		b.number("tensor_parallel", "--tp-size", b.TensorParallel)
@@ -16,7 +19,6 @@ var sglang = adapter{
 		if w, ok := b.kv(map[KVDtype]string{BF16: "bf16", FP8: "fp8_e4m3", E5M2: "fp8_e5m2"}); ok {
 			b.arg("--kv-cache-dtype", w)
 		}
-		b.needsGPU("kv_offload")
 		if b.on("kv_offload") {
 			// Whole gigabytes, for each of the processes that hold a part of the model.
 			each := float64(b.KVOffload) / 1e9 / float64(max(b.TensorParallel, 1)*max(b.PipelineParallel, 1))
@@ -26,7 +28,6 @@ var sglang = adapter{
 			b.arg("--quantization", b.Quantise)
 		}
 		b.sglangLoRA()
-		b.needsGPU("sleep")
 		if b.on("sleep") {
 			b.arg("--enable-memory-saver", "--enable-weights-cpu-backup")
 		}
