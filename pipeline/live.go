@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
 	"llmops/fleet"
 	"llmops/pipeline/canary"
@@ -48,12 +49,12 @@ func Live(ctx context.Context, d Deps, spec Spec) (live bool, why string, err er
 		if now != source {
 			return false, "the source has changed", nil
 		}
-		at, err := RouterAddr(ctx, d.Scheduler)
+		at, err := routerAddrs(ctx, d.Scheduler)
 		if err != nil {
 			return false, "", err
 		}
-		if err := deploy.Probe(ctx, at, spec.Name, version, spec.Task); err != nil {
-			return false, "version " + version + " does not answer: " + err.Error(), nil
+		if n, err := deploy.Probes(ctx, at, spec.Name, version, spec.Task); n == 0 {
+			return false, fmt.Sprintf("version %s does not answer through any of %d routers: %v", version, len(at), err), nil
 		}
 		return true, "version " + version + " from run " + h.Run, nil
 	}
