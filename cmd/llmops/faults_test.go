@@ -137,7 +137,7 @@ func freePort(t *testing.T) string {
 // down takes the machine down and looks for what it left.
 func (m *machine) down() {
 	m.t.Helper()
-	if r := m.llmops("down"); r.code != 0 {
+	if r := m.llmops("down", "--yes"); r.code != 0 {
 		m.t.Errorf("down exits %d: %s", r.code, r.err)
 	}
 	for pid, argv := range m.processes() {

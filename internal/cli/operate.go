@@ -45,20 +45,52 @@ func newLogsCmd(e *env) *cobra.Command {
 }
 
 func newDownCmd(e *env) *cobra.Command {
-	return &cobra.Command{
+	var yes bool
+	c := &cobra.Command{
 		Use:   "down",
 		Short: "Stop every run, replica, router and the background process",
-		Long: `Down stops everything that runs from this state directory. Records, weights and
-verdicts stay; no alias has a live version afterwards.`,
+		Long: `Down stops everything that runs from this state directory, or with --fleet all that
+llmops runs on the cluster, whoever began it: then it asks first. Records, weights
+and verdicts stay; no alias has a live version afterwards.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := e.openHome()
 			if err != nil {
 				return err
 			}
+			if err := e.confirmDown(cmd.Context(), h, yes); err != nil {
+				return err
+			}
 			return e.down(cmd.Context(), h)
 		},
 	}
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+// confirmDown asks before everybody's models on a cluster stop.
+func (e *env) confirmDown(ctx context.Context, h *home, yes bool) error {
+	if h.fleet == "" || yes {
+		return nil
+	}
+	jobs, err := h.scheduler.Jobs(ctx)
+	if err != nil || len(jobs) == 0 {
+		return err
+	}
+	var names []string
+	for _, j := range jobs {
+		names = append(names, j.Name)
+	}
+	e.say("on the cluster this stops %s", strings.Join(names, ", "))
+	if !isTerminal(e.in) {
+		return usage("down needs --yes on a cluster without a terminal")
+	}
+	if ok, err := e.ask(ctx, "Go on?"); err != nil {
+		return err
+	} else if !ok {
+		return usage("nothing was changed")
+	}
+	return nil
 }
 
 func (e *env) down(ctx context.Context, h *home) error {

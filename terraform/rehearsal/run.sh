@@ -21,7 +21,7 @@ finish() {
   status=$?
   trap - EXIT
   if [ "$status" -ne 0 ]; then tail -n 5 "$work"/*.log >&2 || true; fi
-  if [ -s "$work/token.json" ]; then inside llmops down >/dev/null 2>&1 || true; fi
+  if [ -s "$work/token.json" ]; then inside llmops down --yes >/dev/null 2>&1 || true; fi
   for p in $pids; do kill -INT "$p" 2>/dev/null || true; done
   for p in $pids; do wait "$p" 2>/dev/null || true; done
   ip netns del "$server" 2>/dev/null || true
