@@ -70,7 +70,11 @@ func runEval(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 		parts = append(parts, es.Verdict)
 	}
 	a.Output(out)
-	return evidence.All("the candidate answers as well as the parent", parts...), nil
+	v := evidence.All("the candidate answers as well as the parent", parts...)
+	if dep.Parent.Version.Name == dep.Candidate.Version.Name {
+		v.Warnings = append(v.Warnings, "the candidate is the source as it is, and the first version: it was compared with itself")
+	}
+	return v, nil
 }
 
 // reference is what the candidate must answer as: the parent. Where the candidate is
