@@ -2,6 +2,7 @@ package nomad
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"io"
@@ -52,6 +53,20 @@ var electing = []string{
 	"connection reset by peer", "broken pipe", "use of closed network connection",
 }
 
+// elects tells whether an answer, whose body is text, is for want of a leader.
+func elects(res *http.Response, text []byte) bool {
+	if res.Header.Get("Content-Encoding") == "gzip" {
+		z, err := gzip.NewReader(bytes.NewReader(text))
+		if err == nil {
+			text, err = io.ReadAll(z)
+		}
+		if err != nil {
+			return false
+		}
+	}
+	return slices.ContainsFunc(electing, func(s string) bool { return bytes.Contains(text, []byte(s)) })
+}
+
 // againKey is that of a *bool in a request's context that tells whether it was sent
 // more than once.
 type againKey struct{}
@@ -66,7 +81,7 @@ func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 		text, err := io.ReadAll(res.Body)
 		_ = res.Body.Close()
 		res.Body = io.NopCloser(bytes.NewReader(text))
-		if err != nil || !slices.ContainsFunc(electing, func(s string) bool { return bytes.Contains(text, []byte(s)) }) {
+		if err != nil || !elects(res, text) {
 			return res, err
 		}
 		if sleep(req.Context(), electEvery) != nil {

@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +34,11 @@ func TestElection(t *testing.T) {
 				wrote = string(b)
 				http.Error(w, "rpc error: rpc error: EOF", http.StatusInternalServerError)
 			case asked == 2:
-				http.Error(w, "No cluster leader", http.StatusInternalServerError)
+				w.Header().Set("Content-Encoding", "gzip") // as agents do
+				w.WriteHeader(http.StatusInternalServerError)
+				z := gzip.NewWriter(w)
+				fmt.Fprint(z, "No cluster leader")
+				_ = z.Close()
 			default:
 				w.WriteHeader(http.StatusConflict)
 				fmt.Fprint(w, strings.Replace(wrote, `"ModifyIndex":3`, `"ModifyIndex":7`, 1))
