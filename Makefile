@@ -22,7 +22,7 @@ endif
 	$(GO) test $(RACE) -timeout 14m ./...
 
 faults: ## kill, stop and interrupt everything a run rests on, before and after every intent
-	$(GO) test -v -count=1 -timeout 60m -tags faults -run '^TestFaults' ./cmd/llmops
+	$(GO) test -v -count=1 -timeout 100m -tags faults -run '^TestFaults' ./cmd/llmops
 
 bench: ## run every benchmark
 	$(GO) test -run '^$$' -bench . -benchmem ./...

@@ -56,7 +56,11 @@ func serverConfig(all []host) map[string]any {
 		ips = append(ips, h.ip)
 	}
 	return map[string]any{"server": map[string]any{
-		"enabled": true, "bootstrap_expect": len(all), "server_join": map[string]any{"retry_join": ips, "retry_interval": "1s"},
+		"enabled": true, "bootstrap_expect": len(all),
+		// By default a node that falls silent while a leader is new counts as there for
+		// five minutes.
+		"failover_heartbeat_ttl": "30s",
+		"server_join":            map[string]any{"retry_join": ips, "retry_interval": "1s"},
 	}}
 }
 

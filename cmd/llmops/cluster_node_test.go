@@ -3,6 +3,7 @@
 package main
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func TestFaultsClusterNodeLoss(t *testing.T) {
 	r := run.wait()
 	h := c.last()
 	t.Logf("the run ended with %d %v after the loss: %s", r.code, time.Since(lost).Round(time.Second), h.Reason)
-	live, jobs := "v1", finishedJobs
+	live, jobs := "v1", maps.Clone(finishedJobs)
 	switch r.code {
 	case 0:
 		c.finished()
@@ -61,6 +62,13 @@ func TestFaultsClusterNodeLoss(t *testing.T) {
 	default:
 		t.Errorf("the run exits %d: %s", r.code, r.err)
 	}
+
+	// Whoever begins something now does so with what there is.
+	again := threefold(t, "node-loss-again", "replicas: 3", "replicas: 2", "scheme: fp8-dynamic", "scheme: int4")
+	if r := c.llmops(c.onboard(again, "--until", "deploy")...); r.code != 0 || !strings.Contains(r.err, "2 of 3 replicas of router answer") {
+		t.Errorf("another run exits %d: %s", r.code, r.err)
+	}
+	jobs[quickAlias+"-v2"] = 2
 
 	failed := crowd.failed(crowd.begun(), others)
 	longest := time.Duration(0)
