@@ -22,6 +22,7 @@ func commands(e *env) []*cobra.Command {
 		in(groupOperate, newStatusCmd(e)),
 		in(groupOperate, newRollbackCmd(e)),
 		in(groupOperate, newDrillCmd(e)),
+		in(groupOperate, newModelsCmd(e)),
 		in(groupOperate, newLogsCmd(e)),
 		in(groupOperate, newDownCmd(e)),
 		in(groupOperate, newFleetCmd(e)),
