@@ -10,6 +10,7 @@ import (
 	"llmops/evidence"
 	"llmops/fleet"
 	"llmops/serving/route"
+	"llmops/serving/scale"
 )
 
 // supervise ends the replicas of jobs that are gone, as a supervisor does. It
@@ -176,5 +177,35 @@ func routerAt(t *testing.T, d Deps, addr string) {
 	r := fleet.Replica{ID: routerName + "/main-0", Group: "main", Addr: addr, Admin: addr, State: fleet.Healthy}
 	if _, err := d.Store.Put(t.Context(), "replica/"+r.ID, mustJSON(r), 0); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// How an alias scales is what its live version's file says: a candidate that is
+// refused changes nothing of it.
+func TestScalingComesWithPromotion(t *testing.T) {
+	d := testDeps(t)
+	run := begin(t, d, "here")
+	j, err := Claim(t.Context(), d, run, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &Attempt{Deps: d, Spec: Spec{Name: "a.model", Scale: &scale.Policy{Min: 1, Max: 3, KV: 0.8, Up: time.Minute, Down: time.Minute}}, Run: run, Stage: StagePromote, j: j}
+	for range 2 {
+		if err := keepScaling(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := Scalings(t.Context(), d.Store)
+	if err != nil || len(all) != 1 || all[0].Alias != "a.model" || all[0].Policy.Max != 3 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	a.Spec.Scale = nil
+	for range 2 {
+		if err := keepScaling(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := Scalings(t.Context(), d.Store); err != nil || len(all) != 0 {
+		t.Errorf("without scale: %+v, %v", all, err)
 	}
 }

@@ -76,8 +76,10 @@ func runDeploy(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := stable(ctx, a, &out); err != nil {
 		return evidence.Verdict{}, err
 	}
-	if err := keepScaling(ctx, a); err != nil {
-		return evidence.Verdict{}, err
+	if out.First { // otherwise what is live scales as it did, until this is promoted
+		if err := keepScaling(ctx, a); err != nil {
+			return evidence.Verdict{}, err
+		}
 	}
 	a.Output(out)
 	n := len(out.Parent.Ready) + len(out.Candidate.Ready)

@@ -322,7 +322,7 @@ func runPromote(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := sweep(ctx, a, doc, since); err != nil {
 		return evidence.Verdict{}, err
 	}
-	if err := keepStandby(ctx, a, out); err != nil {
+	if err := errors.Join(keepStandby(ctx, a, out), keepScaling(ctx, a)); err != nil {
 		return evidence.Verdict{}, err
 	}
 	a.Output(out)
