@@ -3,6 +3,7 @@ package config
 import (
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,5 +140,23 @@ func TestModelEvidenceNeedsAnEngine(t *testing.T) {
 	_, err = Model(write(t, served("{kind: tgi}", "{gpu: h100-sxm}", "{scheme: none}")+"scale: {max: 4, kv: 80%}\n"))
 	if err == nil || !strings.Contains(err.Error(), "scale.kv: engine tgi does not tell") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A scheme that is built is known to some engine: one that is added is added to the
+// facts of those that load it as well.
+func TestSchemesAreServed(t *testing.T) {
+	for _, scheme := range Schemes {
+		served := scheme == "none"
+		for _, kind := range engine.Kinds() {
+			f, err := engine.About(engine.Serve{Kind: kind})
+			if err != nil {
+				t.Fatal(err)
+			}
+			served = served || slices.Contains(f.Schemes, scheme)
+		}
+		if !served {
+			t.Errorf("no engine loads %s: package engine's Facts.Schemes name none that does", scheme)
+		}
 	}
 }
