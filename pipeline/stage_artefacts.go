@@ -16,8 +16,12 @@ import (
 
 // maxWeightError is the root mean square error, relative to the weights, that
 // no tensor may exceed: beyond it a scheme has lost the matrix. Three mantissa
-// bits cost about 2.7 %, four-bit integers under one scale 15 to 40 %.
-var maxWeightError = map[string]float64{quantise.FP8Dynamic: 0.05, quantise.Int4: 0.6}
+// bits cost about 2.7 %, eight-bit integers 0.5 to 1.5 %, four-bit ones in groups
+// about 10 %, under one scale 15 to 40 %.
+var maxWeightError = map[string]float64{
+	quantise.FP8Dynamic: 0.05, quantise.FP8Block: 0.05, quantise.FP8Static: 0.05,
+	quantise.Int8: 0.05, quantise.Int8Weight: 0.03, quantise.Int4: 0.25, quantise.Int4Tensor: 0.6,
+}
 
 func downloadInput(ctx context.Context, a *Attempt) (any, error) {
 	return a.Deps.Sources.Identify(ctx, a.Spec.Source)

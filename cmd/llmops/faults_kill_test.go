@@ -88,7 +88,7 @@ func killedAt(t *testing.T, file, at string, nth int, alias string) {
 // A run that is refused is killed while it takes its candidate away: the next
 // one finishes that, and gives the candidate no second chance.
 func TestFaultsKillOfARefusedRun(t *testing.T) {
-	file := variant(t, "refused", "scheme: fp8-dynamic", "scheme: int4", "margin: 15pt", "margin: 0.5pt")
+	file := variant(t, "refused", "scheme: fp8-dynamic", "scheme: int4-tensor", "margin: 15pt", "margin: 0.5pt")
 	for _, at := range []string{"before:eval:1", "after:eval:1"} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -17,7 +18,7 @@ import (
 
 func newQuantiseCmd(e *env) *cobra.Command {
 	var o quantise.Options
-	var out string
+	var out, memory, scales string
 	var dry bool
 	c := &cobra.Command{
 		Use:   "quantise DIR --scheme SCHEME --out DIR",
@@ -28,12 +29,30 @@ there.
 
   llmops quantise ./weights --scheme fp8-dynamic --keep lm_head --out ./weights-fp8
 
---keep names modules that stay as they are; "re:" begins a regular expression.
---dry-run lists every tensor with its verdict and reason, and reads headers only.
+  fp8-dynamic  E4M3, a scale an output channel, activations token by token
+  fp8-block    E4M3, a scale for 128 x 128 weights, activations in groups of 128
+  fp8-static   E4M3, a scale a matrix, activations with the scales of --scales
+  int8         8 bits, a scale an output channel, activations token by token
+  int8-weight  8 bits, a scale for 128 columns of a row, activations as they are
+  int4         4 bits, otherwise as int8-weight
+  int4-tensor  4 bits, a scale a matrix: the smallest and the worst
+
+Norms, embeddings, the output head, routers, vision and audio towers and heads
+that predict several tokens stay as they are. --keep names more modules; "re:"
+begins a regular expression. What engines compute as one product shares a
+verdict. --dry-run lists every tensor with its verdict and reason, and reads
+headers only. --tp refuses what an engine could not split over so many GPUs.
+
+--scales is a table in JSON: {"activations": {MODULE: SCALE}, "kv": {ATTENTION:
+{"k": SCALE, "v": SCALE}}}. A table with "kv" makes engines keep their cache in
+fp8.
 
 ` + exitHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := quantiseOptions(&o, memory, scales); err != nil {
+				return err
+			}
 			if dry {
 				return dryRun(e, args[0], o)
 			}
@@ -61,11 +80,36 @@ there.
 			})
 		},
 	}
-	c.Flags().StringVar(&o.Scheme, "scheme", quantise.FP8Dynamic, "the scheme: "+quantise.FP8Dynamic+" or "+quantise.Int4)
+	c.Flags().StringVar(&o.Scheme, "scheme", quantise.FP8Dynamic, "the scheme: "+strings.Join(quantise.Schemes(), ", "))
 	c.Flags().StringArrayVar(&o.Keep, "keep", nil, "a module to leave as it is, or re: and a pattern; may be repeated")
 	c.Flags().StringVar(&out, "out", "", "the folder to write")
+	c.Flags().StringVar(&scales, "scales", "", "a table of measured scales")
+	c.Flags().StringVar(&memory, "memory", "1GiB", "the most that buffers may take")
+	c.Flags().IntVar(&o.TensorParallel, "tp", 1, "over how many GPUs the engine will split each matrix")
 	c.Flags().BoolVar(&dry, "dry-run", false, "say what would become of each tensor")
 	return c
+}
+
+// quantiseOptions reads what flags give as text.
+func quantiseOptions(o *quantise.Options, memory, scales string) (err error) {
+	if o.TensorParallel < 1 {
+		return usage("--tp %d: want 1 or more", o.TensorParallel)
+	}
+	number, unit := memory, int64(1)
+	for suffix, n := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
+		if before, ok := strings.CutSuffix(memory, suffix); ok {
+			number, unit = before, n
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 32)
+	if err != nil || n < 1 {
+		return usage("--memory %q: want a size such as 512MiB", memory)
+	}
+	o.Memory = n * unit
+	if scales != "" {
+		o.Scales, err = quantise.ReadScales(scales)
+	}
+	return err
 }
 
 func dims(shape []int64) string {
@@ -86,18 +130,23 @@ func dryRun(e *env, dir string, o quantise.Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	steps, err := quantise.Plan(c, shape, o)
-	if err != nil {
-		return err
+	steps, refusal := quantise.Plan(c, shape, o)
+	if len(steps) == 0 {
+		return refusal
 	}
-	return e.answer(steps, func(w *tabwriter.Writer) {
+	before, after := quantise.Sizes(steps, o.Scheme)
+	return errors.Join(refusal, e.answer(steps, func(w *tabwriter.Writer) {
 		row(w, "TENSOR", "TYPE", "SHAPE", "BECOMES", "REASON")
 		for _, s := range steps {
 			becomes := "stays"
-			if s.Quantise {
+			switch {
+			case s.Refused:
+				becomes = "refused"
+			case s.Quantise:
 				becomes = o.Scheme
 			}
 			row(w, s.Name, s.From, dims(s.Shape), becomes, s.Reason)
 		}
-	})
+		row(w, "total", "", fmt.Sprintf("%d -> %d bytes", before, after), "", "")
+	}))
 }

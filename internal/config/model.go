@@ -32,8 +32,8 @@ var encoderGuards = []string{"ttft", "errors"}
 // end with more.
 const maxName = 96
 
-// Schemes are the quantisation schemes that are built.
-var Schemes = []string{"none", "fp8-dynamic", "int4"}
+// Schemes are the quantisation schemes that need nothing but weights.
+var Schemes = []string{"none", "fp8-dynamic", "fp8-block", "int8", "int8-weight", "int4", "int4-tensor"}
 
 type file struct {
 	APIVersion scalar     `yaml:"apiVersion"`

@@ -105,15 +105,38 @@ func (a arithmetic) fp8Row(dst []byte, row []float32, scale float32, bf16 bool) 
 	}
 }
 
-// int4Row writes row under scale as packed words, eight values each, the first
-// in the lowest bits and each raised by 8.
-func (a arithmetic) int4Row(dst []byte, row []float32, scale float32) {
-	for w := 0; w < len(row)/8; w++ {
-		var word uint32
-		for k := range 8 {
-			q := math.RoundToEven(float64(clamp(a.round(row[8*w+k]/scale), -8, 7)))
-			word |= uint32(int32(q)+8) << (4 * k)
-		}
-		dst[4*w], dst[4*w+1], dst[4*w+2], dst[4*w+3] = byte(word), byte(word>>8), byte(word>>16), byte(word>>24)
+// intRow writes row under scale as signed bytes of so many bits.
+func (a arithmetic) intRow(dst []byte, row []float32, scale float32, bits int64) {
+	top := float32(int(1)<<(bits-1)) - 1
+	for i, x := range row {
+		dst[i] = byte(int8(math.RoundToEven(float64(clamp(a.round(x/scale), -top-1, top)))))
 	}
+}
+
+// pack4 turns signed bytes into four bits each, raised by 8, the first in the
+// lowest bits of a word; dst may be codes.
+func pack4(dst, codes []byte) {
+	for i := range len(codes) / 2 {
+		dst[i] = (codes[2*i]+8)&15 | (codes[2*i+1]+8)<<4
+	}
+}
+
+// pack8 raises signed bytes by 128, in place.
+func pack8(codes []byte) {
+	for i := range codes {
+		codes[i] ^= 0x80
+	}
+}
+
+// widen decodes whole elements of BF16 and hands other types on.
+func widen(dst []float32, d safetensors.DType, src []byte) error {
+	if d != safetensors.BF16 {
+		_, err := safetensors.Floats(dst, d, src)
+		return err
+	}
+	dst = dst[:len(src)/2]
+	for i := range dst {
+		dst[i] = math.Float32frombits(uint32(src[2*i])<<16 | uint32(src[2*i+1])<<24)
+	}
+	return nil
 }

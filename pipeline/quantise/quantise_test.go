@@ -167,7 +167,9 @@ func TestRoundings(t *testing.T) {
 func TestInt4Packing(t *testing.T) {
 	dst := make([]byte, 8)
 	a := arithmeticOf(safetensors.F32)
-	a.int4Row(dst, []float32{-8, -7, -6, -5, -4, -3, -2, -1, 0, 0, 0, 0, 0, 0, 0, 99}, 1)
+	codes := make([]byte, 16)
+	a.intRow(codes, []float32{-8, -7, -6, -5, -4, -3, -2, -1, 0, 0, 0, 0, 0, 0, 0, 99}, 1, 4)
+	pack4(dst, codes)
 	if got := binary.LittleEndian.Uint32(dst); got != 0x76543210 {
 		t.Errorf("packed %#x", got)
 	}
@@ -179,7 +181,7 @@ func TestInt4Packing(t *testing.T) {
 func TestRunWritesWhatEnginesRead(t *testing.T) {
 	src := checkpoint(t, safetensors.BF16, gaussian(2), "model.embed_tokens.weight", "model.layers.0.input_layernorm.weight",
 		"model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate.weight", "model.layers.0.mlp.up_proj.weight")
-	for _, scheme := range []string{FP8Dynamic, Int4} {
+	for _, scheme := range []string{FP8Dynamic, Int4Tensor} {
 		dst := filepath.Join(t.TempDir(), "out")
 		rep, err := Run(t.Context(), src, dst, Options{Scheme: scheme, Keep: []string{"re:.*up_proj"}}, func(int64, int64) {})
 		if err != nil {
@@ -256,7 +258,7 @@ func TestRunKeepsTheTypeOfScales(t *testing.T) {
 		value := func(_ string, i int) float32 { return arithmeticOf(d).round(0.01 * float32(1+i%23)) }
 		src := checkpoint(t, d, value, "a.weight")
 		dir := t.TempDir()
-		for scheme, codes := range map[string]string{FP8Dynamic: "a.weight", Int4: "a.weight_packed"} {
+		for scheme, codes := range map[string]string{FP8Dynamic: "a.weight", Int4Tensor: "a.weight_packed"} {
 			dst := filepath.Join(dir, scheme)
 			if err := os.MkdirAll(filepath.Join(dir, ".partial-"+scheme, "x"), 0o700); err != nil {
 				t.Fatal(err)
@@ -293,7 +295,7 @@ func TestRunKeepsTheTypeOfScales(t *testing.T) {
 
 func TestRunRefusesDamagedWeights(t *testing.T) {
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
-		for _, scheme := range []string{FP8Dynamic, Int4} {
+		for _, scheme := range []string{FP8Dynamic, Int4Tensor} {
 			src := checkpoint(t, safetensors.BF16, func(name string, i int) float32 {
 				if name == "b.weight" && i == 37 {
 					return float32(bad)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -56,7 +57,7 @@ var embedded = adapter{
 			Metrics:  Metrics{Path: "/metrics", Names: vllmNames},
 			Adapters: vllmAdapters,
 			Sleep:    Sleep{Call{"POST", "/sleep?level=1", nil}, Call{"POST", "/wake_up", nil}},
-			Weights:  Safetensors, Schemes: []string{fp8Dynamic, int4}, PromptLogprobs: true, TokenIDs: true,
+			Weights:  Safetensors, Schemes: append(slices.Clone(compressed), int4Tensor), PromptLogprobs: true, TokenIDs: true,
 		}
 	},
 }

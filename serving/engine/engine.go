@@ -131,11 +131,15 @@ const (
 	OwnStore    Weights = "its own store of models"
 )
 
-// The schemes that [Facts] speak of.
+// The schemes that [Facts] speak of. compressed are those that everything loads
+// which reads compressed-tensors; int4Tensor has one scale a matrix, where others
+// want one for each channel or group.
 const (
 	fp8Dynamic = "fp8-dynamic"
-	int4       = "int4"
+	int4Tensor = "int4-tensor"
 )
+
+var compressed = []string{fp8Dynamic, "fp8-block", "int8", "int8-weight", "int4"}
 
 // Drain is what the engine does on SIGTERM.
 type Drain struct {

@@ -68,8 +68,7 @@ var vllm = adapter{
 			Metrics:  Metrics{Path: "/metrics", Names: vllmNames},
 			Adapters: vllmAdapters,
 			Sleep:    Sleep{Call{"POST", "/sleep?level=1", nil}, Call{"POST", "/wake_up", nil}},
-			// int4 has one scale for a matrix; it wants one for each channel or group.
-			Weights: Safetensors, Schemes: []string{fp8Dynamic}, PromptLogprobs: true, TokenIDs: r.atLeast(0, 10, 2),
+			Weights:  Safetensors, Schemes: compressed, PromptLogprobs: true, TokenIDs: r.atLeast(0, 10, 2),
 		}
 		if !r.atLeast(0, 18) {
 			f.Drain = Drain{Note: "breaks off what it serves; take it out of the route first"}
