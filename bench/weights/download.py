@@ -46,7 +46,7 @@ def hub(out):
 
 
 try:
-    for _ in range(100):
+    for _ in range(1200):
         if subprocess.run(["curl", "-sf", f"http://127.0.0.1:{port}/api/models/org/model"], capture_output=True).returncode == 0:
             break
         time.sleep(0.1)
@@ -63,11 +63,20 @@ try:
             took[f.__name__].append(time.monotonic() - began)
             now = os.times()
             cpu[f.__name__].append(now.children_user + now.children_system - was.children_user - was.children_system)
-    # What llmops has left must be whole to Python, without the Hub.
+    # Killed at half, it fetches again no more than what was on its way.
     out = work / "out"
     shutil.rmtree(out)
     out.mkdir()
+    sent = lambda: int(subprocess.run(["curl", "-sf", f"http://127.0.0.2:{port + 1}/sent"], check=True, capture_output=True).stdout)
+    before = sent()
+    half = subprocess.Popen([here / ".venv/bin/llmops", "download", "hf://org/model", "--out", out / "snapshots"], env=dict(env, HF_HOME=out), stderr=subprocess.DEVNULL)
+    while sent() - before < size / 2 and half.poll() is None:
+        time.sleep(0.02)
+    half.kill()
+    half.wait()
     llmops(out)
+    again = sent() - before - sum((src / f).stat().st_size for f in files if f.endswith(".safetensors"))
+    # What llmops has left must be whole to Python, without the Hub.
     check = "from huggingface_hub import snapshot_download; import os; p = snapshot_download('org/model', local_files_only=True); print(len(os.listdir(p)))"
     seen = subprocess.run([here / ".venv/bin/python", "-c", check], env=dict(env, HF_HOME=out, HF_HUB_OFFLINE="1"), check=True, capture_output=True, text=True)
     assert int(seen.stdout) == len(files), seen.stdout
@@ -76,6 +85,7 @@ try:
     out.mkdir()
     hub(out)
     subprocess.run([here / ".venv/bin/llmops", "download", "hf://org/model", "--out", out / "snapshots"], env=dict(env, HF_HOME=out, HF_HUB_OFFLINE=""), check=True, capture_output=True)
+    print(f"killed at half: {100 * again / size:.2f}% of the bytes came twice")
     base = statistics.median(took["llmops"])
     print(f"{size >> 20} MiB in {shards} files, delay {delay}, {rounds} rounds; the cache of each is read by the other")
     for name in took:

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"log"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,14 +32,14 @@ type file struct {
 
 func main() {
 	dir := flag.String("dir", "", "the folder")
-	listen := flag.String("listen", "127.0.0.1:18460", "the API's address; the bytes are on the next port")
+	listen := flag.String("listen", "127.0.0.1:18460", "the API's address; the bytes are on the next port of 127.0.0.2")
 	delay := flag.Duration("delay", 0, "before each answer")
 	flag.Parse()
 	files, err := scan(*dir)
 	if err != nil {
 		log.Fatal(err)
 	}
-	host, port, err := net.SplitHostPort(*listen)
+	_, port, err := net.SplitHostPort(*listen)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -45,8 +47,8 @@ func main() {
 	if _, err := fmt.Sscan(port, &n); err != nil {
 		log.Fatal(err)
 	}
-	bytesAt := net.JoinHostPort(host, fmt.Sprint(n+1))
-	s := &server{*dir, files, bytesAt}
+	bytesAt := net.JoinHostPort("127.0.0.2", fmt.Sprint(n+1)) // another host, as the Hub has it
+	s := &server{dir: *dir, files: files, bytesAt: bytesAt}
 	slow := func(h http.HandlerFunc) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(*delay)
@@ -82,6 +84,19 @@ type server struct {
 	dir     string
 	files   map[string]file
 	bytesAt string
+	sent    atomic.Int64
+}
+
+// counted counts what goes out, without a copy through this process.
+type counted struct {
+	http.ResponseWriter
+	sent *atomic.Int64
+}
+
+func (c counted) ReadFrom(r io.Reader) (int64, error) {
+	n, err := c.ResponseWriter.(io.ReaderFrom).ReadFrom(r)
+	c.sent.Add(n)
+	return n, err
 }
 
 func (s *server) api(w http.ResponseWriter, r *http.Request) {
@@ -127,11 +142,15 @@ func (s *server) api(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) bytes(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/sent" {
+		_, _ = fmt.Fprint(w, s.sent.Load())
+		return
+	}
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	if _, ok := s.files[name]; !ok {
 		http.NotFound(w, r)
 		return
 	}
 	w.Header().Set("ETag", `"`+s.files[name].sha+`"`)
-	http.ServeFile(w, r, filepath.Join(s.dir, name))
+	http.ServeFile(counted{w, &s.sent}, r, filepath.Join(s.dir, name))
 }

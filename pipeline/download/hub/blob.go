@@ -14,14 +14,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
 )
 
-// partSize is what one request fetches, and what an interruption costs at most for each
-// connection.
+// partSize is what one request fetches.
 const partSize = 32 << 20
 
 // lockPause is how often a lock is tried that another process holds.
@@ -212,9 +212,11 @@ func (p *partial) once(ctx context.Context) (s sums, kept int, err error) {
 	done := make([]chan struct{}, p.parts())
 	for i := range done {
 		done[i] = make(chan struct{})
-		if have[i] {
-			close(done[i])
+		if have[i].n > 0 {
 			kept++
+		}
+		if off, end := p.bounds(i); have[i].n == end-off {
+			close(done[i])
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -241,8 +243,8 @@ func (p *partial) once(ctx context.Context) (s sums, kept int, err error) {
 
 // fetchAll fetches the parts that are missing, as many at a time as there are
 // connections to be had. It cancels with the first error.
-func (p *partial) fetchAll(ctx context.Context, cancel context.CancelCauseFunc, have map[int]bool, done []chan struct{}) {
-	if len(done) == 1 && !have[0] {
+func (p *partial) fetchAll(ctx context.Context, cancel context.CancelCauseFunc, have map[int]head, done []chan struct{}) {
+	if len(done) == 1 && have[0].n == 0 {
 		if err := p.conn(ctx, func() error { return p.r.whole(ctx, p.f, p.b) }); err != nil {
 			cancel(err)
 			return
@@ -254,7 +256,8 @@ func (p *partial) fetchAll(ctx context.Context, cancel context.CancelCauseFunc, 
 	defer stop(nil)
 	var wg sync.WaitGroup
 	for i := range done {
-		if have[i] {
+		off, end := p.bounds(i)
+		if have[i].n == end-off {
 			continue
 		}
 		select {
@@ -262,11 +265,10 @@ func (p *partial) fetchAll(ctx context.Context, cancel context.CancelCauseFunc, 
 		case p.conns <- struct{}{}:
 			wg.Go(func() {
 				defer func() { <-p.conns }()
-				off, end := p.bounds(i)
-				w := &summed{f: p.f, crc: crc32.New(castagnoli)}
-				err := p.r.span(pctx, w, off, end, p.b)
+				w := &partWriter{p: p, i: i, off: off, head: have[i], noted: have[i].n}
+				err := p.r.span(pctx, w, off+have[i].n, end, p.b)
 				if err == nil {
-					err = p.note(i, w.crc.Sum32())
+					err = p.note(i, w.head)
 					writeOut(p.f, off, end)
 				}
 				if err != nil {
@@ -305,71 +307,109 @@ func (p *partial) conn(ctx context.Context, fn func() error) error {
 	return fn()
 }
 
-// kept reads which parts are there and checks each, then opens the list for more.
-func (p *partial) kept(ctx context.Context) (map[int]bool, error) {
-	sums := map[int]uint32{}
-	head := fmt.Sprintf("llmops %d %d", p.r.file.Size, p.part)
+// head is how much of a part is there, and the checksum of that much.
+type head struct {
+	n   int64
+	sum uint32
+}
+
+// kept reads how much of each part is there and checks it, then opens the list for more.
+func (p *partial) kept(ctx context.Context) (map[int]head, error) {
+	have := map[int]head{}
+	title := fmt.Sprintf("llmops %d %d", p.r.file.Size, p.part)
 	if in, err := os.Open(p.log); err == nil {
-		lines := bufio.NewScanner(in)
-		if lines.Scan() && lines.Text() == head {
-			for lines.Scan() && ctx.Err() == nil {
-				var i int
-				var sum uint32
-				if n, err := fmt.Sscanf(lines.Text()+"\n", partLine, &i, &sum); err != nil || n != 2 || i < 0 || i >= p.parts() {
-					continue // torn by a crash
-				}
+		listed := readList(in, title, p.parts())
+		_ = in.Close()
+		for i, heads := range listed {
+			// The longest whose bytes reached the disk before whatever broke off.
+			for _, h := range slices.Backward(heads) {
 				off, end := p.bounds(i)
-				if got, err := sumOf(p.f, off, end); err == nil && got == sum {
-					sums[i] = sum
+				if h.n <= 0 || off+h.n > end {
+					continue
+				}
+				if sum, err := sumOf(p.f, off, off+h.n); err == nil && sum == h.sum {
+					have[i] = h
+					p.b.took0(h.n)
+					break
+				}
+				if ctx.Err() != nil {
+					return nil, ctx.Err()
 				}
 			}
 		}
-		_ = in.Close()
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
-	}
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
 	}
 	var err error
 	if p.list, err = os.OpenFile(p.log, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
 		return nil, err
 	}
-	if _, err := fmt.Fprintln(p.list, head); err != nil {
+	if _, err := fmt.Fprintln(p.list, title); err != nil {
 		return nil, err
 	}
-	have := map[int]bool{}
-	for i, sum := range sums {
-		if _, err := fmt.Fprintf(p.list, partLine, i, sum); err != nil {
+	for i, h := range have {
+		if err := p.note(i, h); err != nil {
 			return nil, err
 		}
-		off, end := p.bounds(i)
-		p.b.took0(end - off)
-		have[i] = true
 	}
 	return have, nil
 }
 
-// partLine is a part's number and the checksum of its bytes.
-const partLine = "%d %08x\n"
+// maxHeads is how many heads of one part are tried: a crash loses what was written last.
+const maxHeads = 8
 
-// note puts a part on the list. The list is not synced: a part whose bytes did not reach
-// the disk fails its checksum.
-func (p *partial) note(i int, sum uint32) error {
+// readList reads the last heads of each part; nil when the list is of something else.
+func readList(in io.Reader, title string, parts int) map[int][]head {
+	out := map[int][]head{}
+	lines := bufio.NewScanner(in)
+	if !lines.Scan() || lines.Text() != title {
+		return nil
+	}
+	for lines.Scan() {
+		var i int
+		var h head
+		if n, err := fmt.Sscanf(lines.Text()+"\n", partLine, &i, &h.n, &h.sum); err != nil || n != 3 || i < 0 || i >= parts {
+			continue // torn by a crash
+		}
+		out[i] = append(out[i], h)
+		if len(out[i]) > maxHeads {
+			out[i] = out[i][1:]
+		}
+	}
+	return out
+}
+
+// partLine is a part's number, how many of its bytes are there, and their checksum.
+const partLine = "%d %d %08x\n"
+
+// note puts what is there of a part on the list. The list is not synced: what did not
+// reach the disk fails its checksum.
+func (p *partial) note(i int, h head) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, err := fmt.Fprintf(p.list, partLine, i, sum)
+	_, err := fmt.Fprintf(p.list, partLine, i, h.n, h.sum)
 	return err
 }
 
-// summed checks what is written to it in order.
-type summed struct {
-	f   *os.File
-	crc hash.Hash32
+// noteEvery is how many bytes a connection loses at most when the process is killed.
+const noteEvery = 1 << 20
+
+// partWriter writes a part in order and notes now and then how far it is.
+type partWriter struct {
+	p     *partial
+	i     int
+	off   int64 // of the part
+	head  head
+	noted int64
 }
 
-func (s *summed) WriteAt(p []byte, off int64) (int, error) {
-	n, err := s.f.WriteAt(p, off)
-	_, _ = s.crc.Write(p[:n])
+func (w *partWriter) WriteAt(b []byte, off int64) (int, error) {
+	n, err := w.p.f.WriteAt(b, off)
+	w.head.sum = crc32.Update(w.head.sum, castagnoli, b[:n])
+	w.head.n = off + int64(n) - w.off
+	if err == nil && w.head.n-w.noted >= noteEvery {
+		w.noted = w.head.n
+		err = w.p.note(w.i, w.head)
+	}
 	return n, err
 }

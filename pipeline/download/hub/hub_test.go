@@ -349,6 +349,43 @@ func TestResumes(t *testing.T) {
 	}
 }
 
+// Broken off within a part, it goes on there.
+func TestResumesWithinAPart(t *testing.T) {
+	files := repo(t)
+	files["model-2.safetensors"] = shard(t, "b", 5<<20)
+	s := newHub(t, files)
+	o := options(t, s)
+	o.part, o.Conns = 4<<20, 1
+	ctx, cancel := context.WithCancel(t.Context())
+	s.misbehave(func(host string, w http.ResponseWriter, r *http.Request) bool {
+		data := s.files["model-2.safetensors"]
+		if host != "cdn" || r.Header.Get("Range") != fmt.Sprintf("bytes=0-%d", o.part-1) || !strings.Contains(r.URL.Path, "model-2") {
+			return false
+		}
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes 0-%d/%d", o.part-1, len(data)))
+		w.WriteHeader(http.StatusPartialContent)
+		_, _ = w.Write(data[:3<<20+1])
+		w.(http.Flusher).Flush()
+		list := filepath.Join(o.Cache, "models--org--model", "blobs", sha256Of(data)+".llmops-parts")
+		for r.Context().Err() == nil {
+			if b, err := os.ReadFile(list); err == nil && strings.Count(string(b), "\n") > 3 {
+				break // three MiB are on the list
+			}
+		}
+		cancel()
+		return true
+	})
+	if _, err := Fetch(ctx, o); !errors.Is(err, context.Canceled) {
+		t.Fatalf("%v", err)
+	}
+	s.misbehave(nil)
+	before := s.sent()
+	same(t, s, fetch(t, o))
+	if got := s.sent() - before; got > 2<<20+8192 {
+		t.Errorf("%d bytes were fetched again of 5 MiB, of which 3 were there", got)
+	}
+}
+
 // A broken repository is known before its weights are here.
 func TestHeadersComeFirst(t *testing.T) {
 	for want, change := range map[string]func(map[string][]byte){
