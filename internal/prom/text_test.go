@@ -58,7 +58,7 @@ func TestRefuses(t *testing.T) {
 		t.Errorf("too long: %v", err)
 	}
 	for path, h := range map[string]http.HandlerFunc{
-		"503":  func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "loading", 503) },
+		"503":  func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "loading", http.StatusServiceUnavailable) },
 		"html": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
 	} {
 		srv := httptest.NewServer(h)
