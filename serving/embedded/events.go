@@ -38,7 +38,7 @@ type publisher struct {
 	seq    uint64 // of the loop's goroutine
 
 	mu   sync.Mutex
-	past []message // guarded by mu; the last ones sent
+	past []message // guarded by mu; the last ones, sent or left out
 }
 
 type message struct {
@@ -72,6 +72,11 @@ func everywhere(endpoint string) string { return strings.Replace(endpoint, "//*:
 func (p *publisher) publish(events []core.BlockEvent, now time.Time) {
 	m := message{p.seq, pack(events, now)}
 	p.seq++
+	p.mu.Lock()
+	if p.past = append(p.past, m); len(p.past) > kept {
+		p.past = p.past[1:]
+	}
+	p.mu.Unlock()
 	select {
 	case p.queue <- m:
 	default: // subscribers see the gap and ask again
@@ -84,11 +89,6 @@ func (p *publisher) send(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case m := <-p.queue:
-			p.mu.Lock()
-			if p.past = append(p.past, m); len(p.past) > kept {
-				p.past = p.past[1:]
-			}
-			p.mu.Unlock()
 			// A subscriber that has left needs no error, and others got theirs.
 			_ = p.pub.SendMulti(zmq4.NewMsgFrom([]byte(p.topic), m.number(), m.payload))
 		}
