@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/google/renameio/v2"
+
+	"llmops/pipeline/download/transfer"
 )
 
 // cache is one repository in huggingface_hub's cache.
@@ -25,10 +27,10 @@ func openCache(root string, r Repo) *cache {
 	return &cache{root: root, dir: filepath.Join(root, name), name: name}
 }
 
-func (c *cache) blob(f File) string { return filepath.Join(c.dir, "blobs", f.etag()) }
+func (c *cache) blob(f transfer.File) string { return filepath.Join(c.dir, "blobs", etag(f)) }
 
-func (c *cache) lock(f File) string {
-	return filepath.Join(c.root, ".locks", c.name, f.etag()+".lock")
+func (c *cache) lock(f transfer.File) string {
+	return filepath.Join(c.root, ".locks", c.name, etag(f)+".lock")
 }
 
 func (c *cache) snapshot(commit string) string { return filepath.Join(c.dir, "snapshots", commit) }
@@ -64,7 +66,7 @@ func (c *cache) treeFile(commit string) string {
 	return filepath.Join(c.dir, "trees", commit+".json")
 }
 
-func (c *cache) writeTree(commit string, files []File) error {
+func (c *cache) writeTree(commit string, files []transfer.File) error {
 	t := tree{Version: 1, Files: map[string]treeFile{}}
 	for _, f := range files {
 		e := treeFile{Size: f.Size, Blob: f.Git, SHA256: f.SHA256}
@@ -81,7 +83,7 @@ func (c *cache) writeTree(commit string, files []File) error {
 }
 
 // readTree is the listing of a commit, fs.ErrNotExist when it is not kept.
-func (c *cache) readTree(commit string) ([]File, error) {
+func (c *cache) readTree(commit string) ([]transfer.File, error) {
 	b, err := os.ReadFile(c.treeFile(commit))
 	if err != nil {
 		return nil, err
@@ -90,7 +92,7 @@ func (c *cache) readTree(commit string) ([]File, error) {
 	if err := json.Unmarshal(b, &t); err != nil || t.Version != 1 {
 		return nil, fmt.Errorf("%s: not a listing that is known here: %w", c.treeFile(commit), errors.Join(err, fs.ErrNotExist))
 	}
-	var out []File
+	var out []transfer.File
 	for path, e := range t.Files {
 		f, err := entry{Path: path, Size: e.Size, OID: e.Blob}.file()
 		if e.SHA256 != "" && err == nil {
@@ -104,7 +106,7 @@ func (c *cache) readTree(commit string) ([]File, error) {
 		}
 		out = append(out, f)
 	}
-	slices.SortFunc(out, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(out, func(a, b transfer.File) int { return strings.Compare(a.Path, b.Path) })
 	return out, nil
 }
 
@@ -132,7 +134,7 @@ func (c *cache) writeRef(r Repo, commit string) error {
 }
 
 // link puts a file that is there into the commit's folder, as a relative link.
-func (c *cache) link(commit string, f File) error {
+func (c *cache) link(commit string, f transfer.File) error {
 	at := filepath.Join(c.snapshot(commit), filepath.FromSlash(f.Path))
 	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		return err

@@ -3,136 +3,46 @@ package hub
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
-	"time"
+
+	"llmops/pipeline/download/transfer"
 )
 
-const (
-	// tries is how often a request that brought nothing is made.
-	tries     = 6
-	firstWait = time.Second
-	lastWait  = 30 * time.Second
-	patience  = 20 * time.Second // with a connection that brings nothing
-	// maxJSON bounds one answer of the API.
-	maxJSON = 64 << 20
-)
+// maxJSON bounds one answer of the API.
+const maxJSON = 64 << 20
 
 // client speaks to one endpoint.
 type client struct {
-	http     *http.Client
+	*transfer.Client
 	endpoint string
-	token    string
-	stall    time.Duration // how long a connection may bring nothing
-	say      func(format string, args ...any)
-	pause    func(ctx context.Context, d time.Duration) error
 }
 
 func newClient(o *Options) *client {
-	base := o.HTTP
-	if base == nil {
-		base = &http.Client{Transport: transport()}
+	c := &client{transfer.NewClient(o.HTTP, o.Say), strings.TrimSuffix(o.Endpoint, "/")}
+	c.Refusal = refusal
+	// The token goes only to the endpoint's own host.
+	if own, err := url.Parse(c.endpoint); err == nil && o.Token != "" {
+		c.Sign = func(r *http.Request) {
+			if r.URL.Host == own.Host && r.URL.Scheme == own.Scheme {
+				r.Header.Set("Authorization", "Bearer "+o.Token)
+			}
+		}
 	}
-	h := *base
-	// Redirects are followed by hand: the token goes to the Hub alone, and a signed
-	// address is asked for ranges many times.
-	h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &client{http: &h, endpoint: strings.TrimSuffix(o.Endpoint, "/"), token: o.Token, stall: patience, say: o.Say, pause: sleep}
+	return c
 }
 
-func transport() *http.Transport {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.DisableCompression = true // a server that compresses forgets ranges
-	t.MaxIdleConnsPerHost = 64
-	t.ResponseHeaderTimeout = patience
-	t.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
-	return t
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
+// remote is one file of a commit.
+func (c *client) remote(r Repo, commit string, f transfer.File) *transfer.Remote {
+	var escaped []string
+	for p := range strings.SplitSeq(f.Path, "/") {
+		escaped = append(escaped, url.PathEscape(p))
 	}
-}
-
-// transient is an error after which the same is tried again, after wait if the server
-// said so.
-type transient struct {
-	err  error
-	wait time.Duration
-}
-
-func (t *transient) Error() string { return t.err.Error() }
-func (t *transient) Unwrap() error { return t.err }
-
-// retry does fn until it brings something, up to tries times in a row that it does not.
-// fn returns how much progress it made.
-func (c *client) retry(ctx context.Context, what string, fn func() (progress bool, err error)) error {
-	wait := firstWait
-	for n := 1; ; n++ {
-		progress, err := fn()
-		if err == nil {
-			return nil
-		}
-		if progress {
-			n, wait = 1, firstWait
-		}
-		var t *transient
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if !errors.As(err, &t) {
-			return err
-		}
-		if n == tries {
-			return fmt.Errorf("%s: tried %d times: %w", what, n, err)
-		}
-		pause := wait + rand.N(wait/4)
-		if t.wait > 0 {
-			pause = t.wait
-			c.say("%s: the server asks to wait %v", what, pause.Round(time.Second))
-		}
-		if err := c.pause(ctx, pause); err != nil {
-			return err
-		}
-		wait = min(2*wait, lastWait)
-	}
-}
-
-// ask sends one GET. The token goes with it only to the endpoint's own host.
-func (c *client) ask(ctx context.Context, at, ranges string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Accept-Encoding", "identity")
-	req.Header.Set("User-Agent", "llmops")
-	if ranges != "" {
-		req.Header.Set("Range", ranges)
-	}
-	if own, err := url.Parse(c.endpoint); err == nil && c.token != "" && req.URL.Host == own.Host && req.URL.Scheme == own.Scheme {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	res, err := c.http.Do(req)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, &transient{err: err}
-	}
-	return res, nil
+	at := c.endpoint + "/" + r.ID + "/resolve/" + commit + "/" + strings.Join(escaped, "/")
+	return &transfer.Remote{Client: c.Client, File: f, Address: func() (string, error) { return at, nil }}
 }
 
 // refusal says what an answer that is none means.
@@ -168,48 +78,22 @@ func refusal(res *http.Response) error {
 		return fmt.Errorf("%w; a fine-grained token needs read access to gated repositories: %w", ErrForbidden, err)
 	case res.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
-	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusRequestTimeout, res.StatusCode >= 500:
-		return &transient{err, waitOf(h)}
 	}
-	return err
-}
-
-// maxPause bounds what a server may ask for: the Hub's windows are of five minutes.
-const maxPause = 6 * time.Minute
-
-// waitOf is how long the server wants to be left alone: Retry-After, or the t of
-// RateLimit: "resolvers";r=0;t=55.
-func waitOf(h http.Header) time.Duration {
-	if v := h.Get("Retry-After"); v != "" {
-		if n, err := strconv.Atoi(v); err == nil && n >= 0 {
-			return min(time.Duration(n)*time.Second, maxPause)
-		}
-		if at, err := http.ParseTime(v); err == nil {
-			return min(max(time.Until(at), 0), maxPause)
-		}
-	}
-	for part := range strings.SplitSeq(h.Get("RateLimit"), ";") {
-		if v, ok := strings.CutPrefix(strings.TrimSpace(part), "t="); ok {
-			if n, err := strconv.Atoi(v); err == nil && n >= 0 {
-				return min(time.Duration(n+1)*time.Second, maxPause)
-			}
-		}
-	}
-	return 0
+	return transfer.ByStatus(res, err)
 }
 
 // getJSON reads one answer of the API and returns the address of the next page, "" when
 // there is none.
 func (c *client) getJSON(ctx context.Context, at string, into any) (next string, err error) {
-	err = c.retry(ctx, "asking "+at, func() (bool, error) {
+	err = c.Retry(ctx, "asking "+at, func() (bool, error) {
 		to := at
 		for range 5 { // repositories are renamed
-			res, err := c.ask(ctx, to, "")
+			res, err := c.Ask(ctx, to, "", "")
 			if err != nil {
 				return false, err
 			}
 			if res.StatusCode/100 == 3 {
-				if to, err = c.follow(res); err != nil {
+				if to, err = transfer.Follow(res); err != nil {
 					return false, err
 				}
 				continue
@@ -225,16 +109,6 @@ func (c *client) getJSON(ctx context.Context, at string, into any) (next string,
 	return next, err
 }
 
-// follow is where a redirect leads within the endpoint.
-func (c *client) follow(res *http.Response) (string, error) {
-	_ = res.Body.Close()
-	to, err := res.Location()
-	if err != nil {
-		return "", fmt.Errorf("%s redirects to nowhere: %w", res.Request.URL, err)
-	}
-	return to.String(), nil
-}
-
 func decode(res *http.Response, into any) (next string, err error) {
 	defer func() { _ = res.Body.Close() }()
 	if t := res.Header.Get("Content-Type"); !strings.Contains(t, "json") {
@@ -242,7 +116,7 @@ func decode(res *http.Response, into any) (next string, err error) {
 	}
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxJSON+1))
 	if err != nil {
-		return "", &transient{err: err}
+		return "", &transfer.Transient{Err: err}
 	}
 	if len(b) > maxJSON {
 		return "", fmt.Errorf("%s answers with more than %d bytes", res.Request.URL, maxJSON)

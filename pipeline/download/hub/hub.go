@@ -42,8 +42,6 @@ var (
 	ErrToken = errors.New("the token is not valid")
 	// ErrDisabled reports a repository that the Hub has closed.
 	ErrDisabled = errors.New("the repository is disabled")
-	// ErrDigest reports bytes that are not those of the listing.
-	ErrDigest = errors.New("the content does not match its digest")
 	// ErrOffline reports that something is missing from the cache and nothing may be
 	// fetched.
 	ErrOffline = errors.New("not in the cache, and the Hub is switched off")

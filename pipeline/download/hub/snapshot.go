@@ -3,21 +3,16 @@ package hub
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
 	"path"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"syscall"
 
 	"llmops/model"
-	"llmops/model/safetensors"
+	"llmops/pipeline/download/transfer"
 )
 
 // Options say what to fetch, from where and how.
@@ -38,7 +33,7 @@ type Options struct {
 	Say  func(format string, args ...any)
 	HTTP *http.Client // nil: one of its own
 
-	part   int64 // of a file; these are for tests
+	part   int64 // of a file, 0: as usual; these are for tests
 	adjust func(*client)
 }
 
@@ -46,27 +41,16 @@ type Options struct {
 type Snapshot struct {
 	Repo    Repo
 	Commit  string
-	Dir     string         // its folder, of links
-	Files   model.Manifest // by sha256, which is known of all
-	Left    []File         // not wanted
-	License string         // as its card says; empty: it does not
+	Dir     string          // its folder, of links
+	Files   model.Manifest  // by sha256, which is known of all
+	Left    []transfer.File // not wanted
+	License string          // as its card says; empty: it does not
 }
-
-const defaultConns = 8
 
 // Fetch brings the repository in.
 func Fetch(ctx context.Context, o Options) (Snapshot, error) {
-	if o.Progress == nil {
-		o.Progress = func(int64, int64) {}
-	}
 	if o.Say == nil {
 		o.Say = func(string, ...any) {}
-	}
-	if o.Conns <= 0 {
-		o.Conns = defaultConns
-	}
-	if o.part == 0 {
-		o.part = partSize
 	}
 	c := openCache(o.Cache, o.Repo)
 	if o.Offline {
@@ -87,18 +71,21 @@ func Fetch(ctx context.Context, o Options) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	want, left, err := choose(all, o.Include, o.Exclude)
-	if err != nil {
-		return Snapshot{}, err
+	set := &transfer.Set{
+		Name: o.Repo.String(), Include: o.Include, Exclude: o.Exclude, Conns: o.Conns, Rate: o.Rate, Part: o.part, Progress: o.Progress, Say: o.Say,
+		Elsewhere: "; HF_HUB_CACHE chooses another disk",
+		Path:      c.blob,
+		Remote:    func(f transfer.File) *transfer.Remote { return h.remote(o.Repo, commit, f) },
+		Keep: func(ctx context.Context, x *transfer.Fetcher, r *transfer.Remote) (transfer.Sums, error) {
+			sums, err := c.keep(ctx, x, r)
+			if err == nil {
+				err = c.link(commit, r.File)
+			}
+			return sums, err
+		},
 	}
-	if len(want) == 0 {
-		return Snapshot{}, fmt.Errorf("%s has none of the files that are wanted: %s", o.Repo, strings.Join(o.Include, " "))
-	}
-	if err := room(c, want); err != nil {
-		return Snapshot{}, err
-	}
-	s := Snapshot{Repo: o.Repo, Commit: commit, Dir: c.snapshot(commit), Left: left}
-	if err := s.fetch(ctx, o, h, c, want); err != nil {
+	s := Snapshot{Repo: o.Repo, Commit: commit, Dir: c.snapshot(commit)}
+	if s.Files, s.Left, err = set.Fetch(ctx, c.dir, all); err != nil {
 		return Snapshot{}, err
 	}
 	if err := errors.Join(c.writeTree(commit, all), c.writeRef(o.Repo, commit)); err != nil {
@@ -126,167 +113,10 @@ func Commit(ctx context.Context, o Options) (string, error) {
 	return newClient(&o).commit(ctx, o.Repo)
 }
 
-// fetch gets small files first, holds the shards' headers to the index, and then gets
-// the shards.
-func (s *Snapshot) fetch(ctx context.Context, o Options, h *client, c *cache, want []File) error {
-	var total int64
-	for _, f := range want {
-		total += f.Size
-	}
-	var done atomic.Int64
-	b := newBudget(o.Rate, func(n int64) { o.Progress(min(max(done.Add(n), 0), total), total) })
-	x := &fetcher{cache: c, conns: make(chan struct{}, o.Conns), b: b, part: o.part, say: o.Say}
-	var side, weights []File
-	for _, f := range want {
-		if strings.HasSuffix(f.Path, ".safetensors") {
-			weights = append(weights, f)
-		} else {
-			side = append(side, f)
-		}
-	}
-	if err := s.each(ctx, x, h, side, o.Conns); err != nil {
-		return err
-	}
-	if err := s.headers(ctx, h, c, weights); err != nil {
-		return err
-	}
-	return s.each(ctx, x, h, weights, o.Conns)
-}
-
-// each gets files, several at once, and links them.
-func (s *Snapshot) each(ctx context.Context, x *fetcher, h *client, files []File, at int) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	slots := make(chan struct{}, at)
-	digests := make([]sums, len(files))
-	var wg sync.WaitGroup
-	for i, f := range files {
-		select {
-		case <-ctx.Done():
-		case slots <- struct{}{}:
-			wg.Go(func() {
-				defer func() { <-slots }()
-				var err error
-				if digests[i], err = x.get(ctx, h.remote(s.Repo, s.Commit, f)); err == nil {
-					err = x.cache.link(s.Commit, f)
-				}
-				if err != nil {
-					cancel(fmt.Errorf("%s: %w", s.Repo, err))
-				}
-			})
-		}
-	}
-	wg.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
-	for i, f := range files {
-		d, err := model.ParseDigest("sha256:" + digests[i].sha256)
-		if err != nil {
-			return err
-		}
-		s.Files.Files = append(s.Files.Files, model.File{Path: f.Path, Size: f.Size, Digest: d})
-	}
-	return nil
-}
-
-// headers reads the header of every shard and holds it to its size and to the index,
-// so that a repository that is broken is known before its weights are here.
-func (s *Snapshot) headers(ctx context.Context, h *client, c *cache, weights []File) error {
-	index := map[string]string{}
-	for _, f := range s.Files.Files {
-		if path.Base(f.Path) != "model.safetensors.index.json" || strings.Contains(f.Path, "/") {
-			continue
-		}
-		b, err := os.ReadFile(path.Join(s.Dir, f.Path))
-		if err != nil {
-			return err
-		}
-		var in struct {
-			Map map[string]string `json:"weight_map"`
-		}
-		if err := json.Unmarshal(b, &in); err != nil {
-			return fmt.Errorf("%s of %s: %w", f.Path, s.Repo, err)
-		}
-		index = in.Map
-	}
-	wanted := map[string]bool{}
-	for _, f := range weights {
-		wanted[f.Path] = true
-	}
-	missing := map[string]string{}
-	for tensor, shard := range index {
-		if wanted[shard] || !slices.ContainsFunc(s.Left, func(f File) bool { return f.Path == shard }) {
-			missing[tensor] = shard
-		}
-	}
-	for _, f := range weights {
-		r := remoteAt{ctx, h.remote(s.Repo, s.Commit, f), c.blob(f)}
-		head, err := safetensors.ReadHeader(r, f.Size)
-		if err != nil {
-			return fmt.Errorf("%s of %s, before its weights are fetched: %w", f.Path, s.Repo, err)
-		}
-		if len(index) == 0 || strings.Contains(f.Path, "/") {
-			continue
-		}
-		for _, t := range head.Tensors {
-			if index[t.Name] != f.Path {
-				return fmt.Errorf("%s of %s holds tensor %s, which the index places in %q: engines would load another", f.Path, s.Repo, t.Name, index[t.Name])
-			}
-			delete(missing, t.Name)
-		}
-	}
-	for tensor, shard := range missing {
-		return fmt.Errorf("the index of %s places tensor %s in %s, which does not hold it", s.Repo, tensor, shard)
-	}
-	return nil
-}
-
-// remoteAt reads a file where it is: in the cache if it is there already.
-type remoteAt struct {
-	ctx  context.Context
-	r    *remote
-	blob string
-}
-
-func (r remoteAt) ReadAt(p []byte, off int64) (int, error) {
-	if f, err := os.Open(r.blob); err == nil {
-		defer func() { _ = f.Close() }()
-		return f.ReadAt(p, off)
-	}
-	return r.r.ReadAt(r.ctx, p, off)
-}
-
-// reserve is what is left free of a disk, in bytes.
-const reserve = 64 << 20
-
-// room is an error when the disk cannot hold what is missing.
-func room(c *cache, want []File) error {
-	var need int64
-	for _, f := range want {
-		if _, err := os.Stat(c.blob(f)); err == nil {
-			continue
-		}
-		need += f.Size
-		var st syscall.Stat_t
-		if err := syscall.Stat(c.blob(f)+".llmops-part", &st); err == nil {
-			need -= st.Blocks * 512
-		}
-	}
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(c.dir, &st); err != nil {
-		return fmt.Errorf("looking for room in %s: %w", c.dir, err)
-	}
-	if free := int64(st.Bavail) * int64(st.Bsize); need > 0 && need+reserve > free {
-		return fmt.Errorf("%s has %.1f GiB free and %.1f GiB are to come; HF_HUB_CACHE chooses another disk", c.root, float64(free)/(1<<30), float64(need)/(1<<30))
-	}
-	return nil
-}
-
 // offline takes the commit as the cache has it.
 func offline(ctx context.Context, o Options, c *cache) (Snapshot, error) {
 	commit, err := c.ref(o.Repo)
-	var all []File
+	var all []transfer.File
 	if err == nil {
 		all, err = c.readTree(commit)
 	}
@@ -296,18 +126,18 @@ func offline(ctx context.Context, o Options, c *cache) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	want, left, err := choose(all, o.Include, o.Exclude)
+	want, left, err := transfer.Choose(all, o.Include, o.Exclude)
 	if err != nil {
 		return Snapshot{}, err
 	}
 	s := Snapshot{Repo: o.Repo, Commit: commit, Dir: c.snapshot(commit), Left: left}
 	for _, f := range want {
-		sum, err := hashFile(ctx, c.blob(f), f)
+		sum, err := transfer.Hash(ctx, c.blob(f), f)
 		if errors.Is(err, fs.ErrNotExist) {
 			return s, fmt.Errorf("%s of %s: %w (HF_HUB_OFFLINE)", f.Path, o.Repo, ErrOffline)
 		}
 		if err == nil {
-			err = f.match(sum)
+			err = f.Match(sum)
 		}
 		if err == nil {
 			err = c.link(commit, f)
@@ -315,7 +145,7 @@ func offline(ctx context.Context, o Options, c *cache) (Snapshot, error) {
 		if err != nil {
 			return s, err
 		}
-		d, err := model.ParseDigest("sha256:" + sum.sha256)
+		d, err := model.ParseDigest("sha256:" + sum.SHA256)
 		if err != nil {
 			return s, err
 		}
