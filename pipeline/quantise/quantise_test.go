@@ -82,102 +82,6 @@ func bytesOf(t *testing.T, dir, name string) ([]byte, safetensors.Tensor) {
 	return b, ten
 }
 
-// The oracle follows the reference's words one by one, for one row.
-func oracleFP8(row []float32, round func(float32) float32, eps float32) (codes []byte, scale float32) {
-	var lo, hi float32
-	for _, x := range row {
-		lo, hi = min(lo, x), max(hi, x)
-	}
-	scale = round(max(-lo, hi) / 448)
-	if scale == 0 {
-		scale = eps
-	}
-	for _, x := range row {
-		q := round(x / scale)
-		q = min(max(q, -448), 448)
-		codes = append(codes, nearestE4M3(q))
-	}
-	return codes, scale
-}
-
-// nearestE4M3 tries every code: the nearest, and of two the even one.
-func nearestE4M3(x float32) byte {
-	best, dist := byte(0), math.Inf(1)
-	for c := range 256 {
-		v := safetensors.FromE4M3(byte(c))
-		if v != v || (v == 0 && math.Signbit(float64(v)) != math.Signbit(float64(x))) {
-			continue
-		}
-		d := math.Abs(float64(v) - float64(x))
-		if d < dist || d == dist && c&1 == 0 {
-			best, dist = byte(c), d
-		}
-	}
-	return best
-}
-
-func TestFP8MatchesTheOracle(t *testing.T) {
-	for _, d := range []safetensors.DType{safetensors.BF16, safetensors.F16, safetensors.F32} {
-		a := arithmeticOf(d)
-		r := rand.New(rand.NewPCG(1, uint64(d)))
-		for trial := range 200 {
-			row := make([]float32, 64)
-			for i := range row {
-				row[i] = a.round(float32(r.NormFloat64() * math.Exp(r.NormFloat64()*3)))
-			}
-			if trial == 0 {
-				clear(row)
-			}
-			want, scale := oracleFP8(row, a.round, a.eps)
-			got := make([]byte, len(row))
-			s := a.scale(amax(row), safetensors.MaxE4M3)
-			a.fp8Row(got, row, s, d == safetensors.BF16)
-			if s != scale || string(got) != string(want) {
-				t.Fatalf("%v trial %d: scale %v, want %v; codes\n%v, want\n%v", d, trial, s, scale, got, want)
-			}
-		}
-	}
-}
-
-func TestRoundings(t *testing.T) {
-	for _, c := range []struct{ in, bf16, f16 float32 }{
-		{1 + 1.0/256, 1, 1 + 1.0/256},             // tie to even in bf16
-		{1 + 3.0/256, 1 + 1.0/64, 1 + 3.0/256},    // tie to even upwards
-		{1 + 1.0/2048, 1, 1},                      // tie to even in f16
-		{1 + 3.0/2048, 1, 1 + 1.0/512},            //
-		{6.0e-8, toBF16(6.0e-8), 1.0 / (1 << 24)}, // the smallest half
-		{-0.1, -0.10009765625, -0.0999755859375},  //
-	} {
-		if got := toBF16(c.in); got != c.bf16 {
-			t.Errorf("toBF16(%v) = %v, want %v", c.in, got, c.bf16)
-		}
-		if got := toF16(c.in); got != c.f16 {
-			t.Errorf("toF16(%v) = %v, want %v", c.in, got, c.f16)
-		}
-	}
-	for bits := range 0x7c00 {
-		f := safetensors.FromF16(uint16(bits))
-		if got := halfBits(f); int(got) != bits || toF16(f) != f {
-			t.Fatalf("half %#x is %v, comes back as %#x", bits, f, got)
-		}
-	}
-}
-
-// A row of -8…-1 under scale 1 packs to 0x76543210.
-func TestInt4Packing(t *testing.T) {
-	dst := make([]byte, 8)
-	a := arithmeticOf(safetensors.F32)
-	codes := make([]byte, 16)
-	a.intRow(codes, []float32{-8, -7, -6, -5, -4, -3, -2, -1, 0, 0, 0, 0, 0, 0, 0, 99}, 1, 4)
-	pack4(dst, codes)
-	if got := binary.LittleEndian.Uint32(dst); got != 0x76543210 {
-		t.Errorf("packed %#x", got)
-	}
-	if got := binary.LittleEndian.Uint32(dst[4:]); got != 0xf8888888 {
-		t.Errorf("packed %#x", got)
-	}
-}
-
 func TestRunWritesWhatEnginesRead(t *testing.T) {
 	src := checkpoint(t, safetensors.BF16, gaussian(2), "model.embed_tokens.weight", "model.layers.0.input_layernorm.weight",
 		"model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate.weight", "model.layers.0.mlp.up_proj.weight")
@@ -326,19 +230,5 @@ func TestZeroRows(t *testing.T) {
 	scales, _ := bytesOf(t, dst, "a.weight_scale")
 	if got := binary.LittleEndian.Uint16(scales); got != 0x3c00 { // 0.0078125 in bf16
 		t.Errorf("scale of a zero row is %#x", got)
-	}
-}
-
-func BenchmarkFP8Row(b *testing.B) {
-	row := make([]float32, 4096)
-	fill := gaussian(3)
-	for i := range row {
-		row[i] = toBF16(fill("", 0))
-	}
-	a, dst := arithmeticOf(safetensors.BF16), make([]byte, len(row))
-	b.SetBytes(int64(2 * len(row)))
-	b.ReportAllocs()
-	for b.Loop() {
-		a.fp8Row(dst, row, a.scale(amax(row), safetensors.MaxE4M3), true)
 	}
 }

@@ -143,7 +143,7 @@ func (p *pool) all(ctx context.Context, src, dir string, steps []Step, o Options
 		e := sums[s]
 		t := TensorReport{Name: s.Name, Shape: s.Shape, Reason: s.Reason, ZeroRows: e.zeroRows}
 		if e.size > 0 {
-			t.Error = math.Sqrt(e.diff / e.size)
+			t.Error = math.Sqrt(e.lost / e.size)
 		}
 		rep.Tensors = append(rep.Tensors, t)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -265,7 +264,7 @@ func (p *pool) strip(b *strip, j *job, row, rows int64, whole float32) error {
 		return err
 	}
 	d := j.step.dtype()
-	sum, err := b.encode(d, j.part.cols, j.part.first+row, whole)
+	sum, err := b.encode(j.part.cols, j.part.first+row, whole)
 	if err != nil {
 		return err
 	}
@@ -302,7 +301,8 @@ func (p *pool) whole(ctx context.Context, b *strip, j *job) error {
 			return err
 		}
 		for i := range rows {
-			m := amax(b.values[i*j.part.cols : (i+1)*j.part.cols])
+			wide := j.part.cols * int64(b.kernel.width)
+			m := b.kernel.amax(b.raw[i*wide : (i+1)*wide])
 			if !finite(m) {
 				return fmt.Errorf("row %d: %w", j.part.first+row+i, errNotFinite)
 			}
@@ -329,14 +329,10 @@ func (p *pool) keep(b *strip, j *job) error {
 		if err := b.read(p.c, *j.step, j.row, j.rows); err != nil {
 			return err
 		}
-		b.codes = b.codes[:0]
-		for _, v := range b.values {
-			if !finite(v) {
-				return errNotFinite
-			}
-			b.codes = binary.LittleEndian.AppendUint16(b.codes, uint16(math.Float32bits(v)>>16))
+		if !finite(b.kernel.amax(b.raw)) {
+			return errNotFinite
 		}
-		return j.shard.w.WriteAt(j.step.Name, b.codes, j.row*j.part.cols*2)
+		return j.shard.w.WriteAt(j.step.Name, b.raw, j.row*j.part.cols*2)
 	}
 	r, err := p.c.Reader(j.step.Name)
 	if err != nil {

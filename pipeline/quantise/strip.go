@@ -15,30 +15,42 @@ var errNotFinite = errors.New("holds NaN or Inf; the weights are damaged and no 
 // again for the next one.
 type strip struct {
 	to     scheme
-	raw    []byte
-	values []float32
+	kernel kernel
+	raw    []byte // in the type that is computed in
+	source []byte // of a source in blocks
 	codes  []byte // one byte a weight, until packed
 	scales []byte
 	table  []float32 // of a source in blocks
+	sizes  []byte    // of table
 }
 
 // perWeight is how many bytes a strip holds of each weight.
-func perWeight(d safetensors.DType) int64 { return d.Bits()/8 + 4 + 1 }
+func perWeight(d safetensors.DType) int64 {
+	if d == safetensors.F8E4M3 {
+		return 1 + 2 + 1
+	}
+	return d.Bits()/8 + 1
+}
 
-// read decodes rows first to first+rows of the tensor that s is about.
+// read has raw hold rows first to first+rows of the tensor that s is about, in the
+// type of s.
 func (b *strip) read(c *safetensors.Checkpoint, s Step, first, rows int64) error {
+	b.kernel.set(s.dtype())
 	cols := s.Shape[len(s.Shape)-1]
-	width := s.Tensor.DType.Bits() / 8
-	b.raw, b.values = grow(b.raw, rows*cols*width), grow(b.values, rows*cols)
+	into := &b.raw
+	if s.inverse.Name != "" {
+		into = &b.source
+	}
+	*into = grow(*into, rows*cols*s.Tensor.DType.Bits()/8)
 	r, err := c.Reader(s.Name)
 	if err != nil {
 		return err
 	}
-	if _, err := r.ReadAt(b.raw, first*cols*width); err != nil {
+	if _, err := r.ReadAt(*into, first*cols*s.Tensor.DType.Bits()/8); err != nil {
 		return fmt.Errorf("row %d: %w", first, err)
 	}
-	if err := widen(b.values, s.Tensor.DType, b.raw); err != nil || s.inverse.Name == "" {
-		return err
+	if s.inverse.Name == "" {
+		return nil
 	}
 	return b.multiply(c, s, first, cols)
 }
@@ -47,26 +59,29 @@ func (b *strip) read(c *safetensors.Checkpoint, s Step, first, rows int64) error
 // rounded once to bfloat16, as compressed-tensors' dequantiser has it.
 func (b *strip) multiply(c *safetensors.Checkpoint, s Step, first, cols int64) error {
 	height, width := s.block[0], s.block[1]
-	across := s.inverse.Shape[1]
-	top := first / height
-	last := (first + int64(len(b.values))/cols - 1) / height
+	rows, across := int64(len(b.source))/cols, s.inverse.Shape[1]
+	top, last := first/height, (first+rows-1)/height
 	size := s.inverse.DType.Bits() / 8
-	raw := make([]byte, (last-top+1)*across*size)
-	b.table = grow(b.table, (last-top+1)*across)
+	b.sizes, b.table = grow(b.sizes, (last-top+1)*across*size), grow(b.table, (last-top+1)*across)
 	r, err := c.Reader(s.inverse.Name)
 	if err != nil {
 		return err
 	}
-	if _, err := r.ReadAt(raw, top*across*size); err != nil {
+	if _, err := r.ReadAt(b.sizes, top*across*size); err != nil {
 		return fmt.Errorf("%s: %w", s.inverse.Name, err)
 	}
-	if _, err := safetensors.Floats(b.table, s.inverse.DType, raw); err != nil {
+	if _, err := safetensors.Floats(b.table, s.inverse.DType, b.sizes); err != nil {
 		return err
 	}
-	for i := int64(0); i*cols < int64(len(b.values)); i++ {
-		row, scales := b.values[i*cols:(i+1)*cols], b.table[((first+i)/height-top)*across:]
-		for k := range row {
-			row[k] = toBF16(row[k] * scales[int64(k)/width])
+	b.raw = grow(b.raw, 2*rows*cols)
+	for i := range rows {
+		row, out, scales := b.source[i*cols:(i+1)*cols], b.raw[2*i*cols:], b.table[((first+i)/height-top)*across:]
+		for k, scale := range scales[:across] {
+			from, to := int64(k)*width, min(int64(k+1)*width, cols)
+			for j, code := range row[from:to] {
+				v := toBF16(safetensors.FromE4M3(code) * scale)
+				binary.LittleEndian.PutUint16(out[2*(from+int64(j)):], uint16(math.Float32bits(v)>>16))
+			}
 		}
 	}
 	return nil
@@ -79,12 +94,12 @@ func grow[T any](b []T, n int64) []T {
 	return b[:n]
 }
 
-// encode turns the values, rows of cols, into codes and scales. whole is the
-// scale of the matrix if it has one. at is the first row, which errors count
-// from.
-func (b *strip) encode(d safetensors.DType, cols, at int64, whole float32) (sum errorSum, err error) {
-	a := arithmeticOf(d)
-	rows := int64(len(b.values)) / cols
+// encode turns raw, rows of cols, into codes and scales. whole is the scale of
+// the matrix if it has one. at is the first row, which errors count from.
+func (b *strip) encode(cols, at int64, whole float32) (sum errorSum, err error) {
+	k := &b.kernel
+	a, wide := arithmeticOf(k.d), int64(k.width)
+	rows := int64(len(b.raw)) / (cols * wide)
 	b.codes, b.scales = grow(b.codes, rows*cols), b.scales[:0]
 	height, width := int64(1), cols
 	switch {
@@ -102,7 +117,7 @@ func (b *strip) encode(d safetensors.DType, cols, at int64, whole float32) (sum 
 			if !b.to.whole {
 				var top float32
 				for i := r; i < r1; i++ {
-					if top = max(top, amax(b.values[i*cols+c:i*cols+c1])); !finite(top) {
+					if top = max(top, k.amax(b.raw[(i*cols+c)*wide:(i*cols+c1)*wide])); !finite(top) {
 						return sum, fmt.Errorf("row %d: %w", at+i, errNotFinite)
 					}
 				}
@@ -110,30 +125,26 @@ func (b *strip) encode(d safetensors.DType, cols, at int64, whole float32) (sum 
 					sum.zeroRows++
 				}
 				scale = a.scale(top, b.to.half())
-				b.scales = appendFloat(b.scales, d, scale)
+				b.scales = appendFloat(b.scales, k.d, scale)
 			}
 			for i := r; i < r1; i++ {
-				b.row(a, d, i*cols+c, i*cols+c1, scale, &sum)
+				b.row(i*cols+c, i*cols+c1, scale)
 			}
+			k.r.take(&sum, scale)
 		}
 	}
 	return sum, nil
 }
 
-// row encodes values from to to, which share a scale.
-func (b *strip) row(a arithmetic, d safetensors.DType, from, to int64, scale float32, sum *errorSum) {
-	values, codes := b.values[from:to], b.codes[from:to]
+// row encodes weights from to to, which share a scale.
+func (b *strip) row(from, to int64, scale float32) {
+	k := &b.kernel
+	codes, raw := b.codes[from:to], b.raw[from*int64(k.width):to*int64(k.width)]
 	if b.to.float {
-		a.fp8Row(codes, values, scale, d == safetensors.BF16)
-		for i, c := range codes {
-			sum.add(values[i], safetensors.FromE4M3(c)*scale)
-		}
+		k.fp8(codes, raw, scale)
 		return
 	}
-	a.intRow(codes, values, scale, b.to.bits)
-	for i, c := range codes {
-		sum.add(values[i], float32(int8(c))*scale)
-	}
+	k.whole(codes, raw, scale, float32(int(1)<<(b.to.bits-1))-1)
 }
 
 // packed is the codes as they are stored.
@@ -149,20 +160,14 @@ func (b *strip) packed() []byte {
 	return b.codes
 }
 
-// errorSum adds up how far codes are from their weights.
+// errorSum adds up how far codes are from their weights, as squares.
 type errorSum struct {
-	diff, size float64
+	lost, size float64
 	zeroRows   int
 }
 
-func (e *errorSum) add(x, q float32) {
-	d := float64(x) - float64(q)
-	e.diff += d * d
-	e.size += float64(x) * float64(x)
-}
-
 func (e *errorSum) join(o errorSum) {
-	e.diff, e.size, e.zeroRows = e.diff+o.diff, e.size+o.size, e.zeroRows+o.zeroRows
+	e.lost, e.size, e.zeroRows = e.lost+o.lost, e.size+o.size, e.zeroRows+o.zeroRows
 }
 
 func finite(f float32) bool { return f-f == 0 }
@@ -178,11 +183,17 @@ func appendFloat(b []byte, d safetensors.DType, f float32) []byte {
 	return binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
 }
 
-// halfBits is the IEEE half of a positive value that toF16 has rounded.
+// halfBits is the IEEE half of a value that toF16 has rounded.
 func halfBits(f float32) uint16 {
-	if f < 1.0/(1<<14) {
-		return uint16(f * (1 << 24))
+	b := math.Float32bits(f)
+	sign, exp, man := uint16(b>>16&0x8000), int(b>>23&0xff)-127+15, uint16(b>>13&0x3ff)
+	switch {
+	case exp >= 31 && f != f:
+		return sign | 0x7e00
+	case exp >= 31:
+		return sign | 0x7c00
+	case exp < 1: // multiples of 2^-24
+		return sign | uint16(math.Abs(float64(f))*(1<<24))
 	}
-	frac, exp := math.Frexp(float64(f))
-	return uint16(exp+14)<<10 | uint16(frac*2048)&0x3ff
+	return sign | uint16(exp)<<10 | man
 }

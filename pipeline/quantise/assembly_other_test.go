@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package quantise
+
+func assembly() []*kernels { return nil }
