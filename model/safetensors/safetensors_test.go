@@ -5,11 +5,14 @@ import (
 	"encoding/binary"
 	"io"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+
+	"llmops/model"
 )
 
 // file is a header with its true length and then data.
@@ -182,6 +185,42 @@ func TestWriterOrdersWideFirstAndReplacesAtOnce(t *testing.T) {
 	left, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(left) != 1 {
 		t.Errorf("the folder has %v, %v", left, err)
+	}
+}
+
+// What a kill leaves must be beside the target, where it is looked for, and the
+// digest taken on the way must be that of the file.
+func TestWriterDigestsAndStaysBesideItsTarget(t *testing.T) {
+	tmp, dir := t.TempDir(), t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	path := filepath.Join(dir, "model.safetensors")
+	const size = writeOutBytes + 3<<20
+	w, err := Create(path, []Tensor{{Name: "a", DType: U8, Shape: []int64{size}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Copy("a", io.LimitReader(rand.NewChaCha8([32]byte{1}), size)); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]int{tmp: 0, dir: 1} {
+		if left, err := os.ReadDir(at); err != nil || len(left) != want {
+			t.Errorf("%s holds %v, %v", at, left, err)
+		}
+	}
+	digest, n, err := w.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if want, size, err := model.DigestFrom(f); err != nil || digest != want || n != size {
+		t.Errorf("digest %s of %d bytes, want %s of %d, %v", digest, n, want, size, err)
 	}
 }
 

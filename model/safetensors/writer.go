@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"sync/atomic"
 
 	"github.com/google/renameio/v2"
+
+	"llmops/model"
 )
 
 // Writer writes one file. Until Commit nothing is to be seen at the target;
@@ -16,7 +19,13 @@ type Writer struct {
 	f       *renameio.PendingFile
 	at      map[string]int
 	written []atomic.Int64
+	total   atomic.Int64 // of written
 }
+
+// writeOutBytes is how much is written before the disk is told to begin. Left to
+// itself, the kernel waits until a tenth of the memory is dirty, and the sync at
+// the end waits for all of that.
+const writeOutBytes = 32 << 20
 
 // Create lays tensors out and opens a temporary sibling of path. Offsets in
 // tensors are ignored.
@@ -29,7 +38,8 @@ func Create(path string, tensors []Tensor, metadata map[string]string) (*Writer,
 	if err != nil {
 		return nil, err
 	}
-	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o644))
+	// Elsewhere, which TMPDIR may name, nobody would find what a kill leaves.
+	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o644), renameio.WithTempDir(filepath.Dir(path)))
 	if err != nil {
 		return nil, fmt.Errorf("creating %s: %w", path, err)
 	}
@@ -61,6 +71,9 @@ func (w *Writer) WriteAt(name string, p []byte, off int64) error {
 		return fmt.Errorf("writing tensor %q at byte %d: %w", name, off, err)
 	}
 	w.written[i].Add(int64(len(p)))
+	if n := w.total.Add(int64(len(p))); n/writeOutBytes != (n-int64(len(p)))/writeOutBytes {
+		writeOut(w.f.File)
+	}
 	return nil
 }
 
@@ -82,6 +95,19 @@ func (t *tensorWriter) Write(p []byte) (int, error) {
 	}
 	t.off += int64(len(p))
 	return len(p), nil
+}
+
+// Digest is that of the whole file, and its size. It makes what was written
+// durable meanwhile, so that the disk is busy while the bytes are still in memory.
+// Nothing may be written at the same time or later.
+func (w *Writer) Digest() (model.Digest, int64, error) {
+	synced := make(chan error, 1)
+	go func() { synced <- w.f.Sync() }()
+	d, n, err := model.DigestFrom(io.NewSectionReader(w.f, 0, 1<<62))
+	if err = errors.Join(err, <-synced); err != nil {
+		return "", 0, fmt.Errorf("taking the digest of %s: %w", w.f.Name(), err)
+	}
+	return d, n, nil
 }
 
 // Commit makes the file durable and moves it to its place. It refuses when a

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -231,18 +230,14 @@ func (p *pool) open(_ context.Context, sh *shard, steps []*Step, jobs []*job) (e
 	return nil
 }
 
-// finish makes a shard durable and takes its digest while it is still in memory.
+// finish takes a shard's digest and moves it to its place.
 func (p *pool) finish(sh *shard) error {
-	if err := sh.w.Commit(); err != nil {
-		return err
-	}
-	f, err := os.Open(sh.path)
+	digest, size, err := sh.w.Digest()
 	if err != nil {
 		return err
 	}
-	digest, size, err := model.DigestFrom(f)
 	sh.file = model.File{Path: filepath.Base(sh.path), Size: size, Digest: digest}
-	return errors.Join(err, f.Close())
+	return sh.w.Commit()
 }
 
 func (p *pool) run(ctx context.Context, b *strip, j *job) error {
