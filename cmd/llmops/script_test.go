@@ -88,7 +88,7 @@ func TestScript(t *testing.T) {
 			"truncate":   truncate,
 			"replace":    replace,
 			"nomad":      nomad,
-			"hub":        hub,
+			"hub":        hub, "site": site, "bucket": bucket,
 		},
 	})
 }

@@ -54,6 +54,7 @@ var only = map[string]string{
 	"github.com/prometheus/client_golang": "serving/metric",
 	"github.com/prometheus/common":        "internal/prom",
 	"github.com/redis/go-redis":           "serving/router/quota",
+	"github.com/minio/minio-go":           "fleet/objects",
 	"github.com/hashicorp/terraform-exec": "fleet/terraform",
 }
 

@@ -11,12 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"llmops/fleet"
+	"llmops/fleet/objects"
 	"llmops/pipeline/download"
 	"llmops/pipeline/download/hub"
 )
 
-// hubRefusals are errors of the Hub that a person must do something about.
-var hubRefusals = []error{hub.ErrGated, hub.ErrNotFound, hub.ErrRevision, hub.ErrEntry, hub.ErrForbidden, hub.ErrToken, hub.ErrOffline}
+// refusals are errors of a source that a person must do something about.
+var refusals = []error{objects.ErrDenied, fleet.ErrNotFound, hub.ErrGated, hub.ErrNotFound, hub.ErrRevision, hub.ErrEntry, hub.ErrForbidden, hub.ErrToken, hub.ErrOffline}
 
 func newDownloadCmd(e *env) *cobra.Command {
 	var out, rate string
@@ -25,14 +27,22 @@ func newDownloadCmd(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "download SOURCE --out DIR",
 		Short: "Bring a model in and verify every file",
-		Long: `Download brings the model in SOURCE, a folder or hf://org/name@revision, to a
-folder of --out that is named by the digest of its content. Every file is verified
-where it went: by the Hub's digests, and a SHA256SUMS file in a folder must agree.
-Weights that could run code when loaded are left behind and named. What was
-interrupted goes on where it stopped.
+		Long: `Download brings the model in SOURCE to a folder of --out that is named by the digest
+of its content. SOURCE is one of
+
+  DIR                        a folder
+  hf://org/name@revision     a repository of the Hugging Face Hub
+  s3://bucket/prefix         a prefix in an object store that speaks S3
+  https://host/folder/       a folder of a web server that has a SHA256SUMS
+
+Every file is verified where it went: by the Hub's digests, and a SHA256SUMS in a
+folder or below a prefix must agree. Weights that could run code when loaded are left
+behind and named. What was interrupted goes on where it stopped.
 
 A repository goes through the cache that Python's huggingface_hub keeps, and is read
 with the same variables: HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_HUB_OFFLINE.
+Object stores are reached as the AWS tools do: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+AWS_PROFILE, AWS_REGION, AWS_ENDPOINT_URL_S3, or by the role of the machine.
 
   llmops download hf://Qwen/Qwen3-0.6B --out models
   llmops download hf://org/name@v1 --out models --rate 200MiB
@@ -56,7 +66,7 @@ with the same variables: HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_HUB_OF
 		},
 	}
 	c.Flags().StringVar(&out, "out", "", "the folder that snapshots are kept in")
-	c.Flags().StringArrayVar(&include, "include", nil, "only files of the repository that match this pattern; may be repeated")
+	c.Flags().StringArrayVar(&include, "include", nil, "only files of a server that match this pattern; may be repeated")
 	c.Flags().StringArrayVar(&exclude, "exclude", nil, "no files that match this pattern; may be repeated")
 	c.Flags().StringVar(&rate, "rate", "", "the most to fetch in a second, as 200MiB")
 	c.Flags().IntVar(&conns, "connections", 8, "how many at once")
@@ -65,7 +75,7 @@ with the same variables: HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_HUB_OF
 
 func (e *env) download(ctx context.Context, s download.Sources, src, out string) error {
 	got, err := s.Fetch(ctx, src, out, e.bytes())
-	for _, refusal := range hubRefusals {
+	for _, refusal := range refusals {
 		if errors.Is(err, refusal) {
 			return &exitError{exitUsage, err}
 		}

@@ -16,7 +16,7 @@ import (
 
 	"llmops/fleet"
 	"llmops/pipeline"
-	"llmops/pipeline/download/hub"
+	"llmops/pipeline/download"
 	"llmops/serving/deploy"
 	"llmops/serving/slo"
 )
@@ -158,13 +158,13 @@ func (f *file) source(r *reader, dir string) string {
 	switch {
 	case v == "":
 		r.missing("source", "give the folder that holds config.json and the weights")
-	case strings.HasPrefix(v, hub.Scheme):
-		if _, err := hub.ParseRepo(v); err != nil {
+	case !download.Local(v):
+		if err := download.CheckSource(v); err != nil {
 			r.complain(f.Source, "%v", err)
 		}
 		return v
 	case strings.Contains(v, "://"):
-		r.complain(f.Source, "source %q: want a folder, or %sorg/name@revision", v, hub.Scheme)
+		r.complain(f.Source, "source %q: want a folder, hf://org/name@revision, s3://bucket/prefix or https://host/folder/", v)
 	default:
 		return abs(dir, v)
 	}

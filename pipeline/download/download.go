@@ -12,7 +12,6 @@
 package download
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -24,9 +23,8 @@ import (
 	"strings"
 
 	"llmops/model"
+	"llmops/pipeline/download/transfer"
 )
-
-const sumsName = "SHA256SUMS"
 
 // Snapshot is a verified copy of a repository.
 type Snapshot struct {
@@ -84,12 +82,12 @@ func Inspect(ctx context.Context, src string) (Snapshot, error) {
 	if s.Checked > 0 {
 		var rest []string
 		for _, f := range s.Manifest.Files {
-			if !vouched[f.Path] && f.Path != sumsName {
+			if !vouched[f.Path] && f.Path != transfer.SumsName {
 				rest = append(rest, f.Path)
 			}
 		}
 		if n := len(rest); n > 0 {
-			s.Warnings = append(s.Warnings, fmt.Sprintf("nothing vouches for %d files that are not in %s: %s", n, sumsName, strings.Join(rest[:min(n, 5)], ", ")))
+			s.Warnings = append(s.Warnings, fmt.Sprintf("nothing vouches for %d files that are not in %s: %s", n, transfer.SumsName, strings.Join(rest[:min(n, 5)], ", ")))
 		}
 	}
 	return s, complete(src)
@@ -107,7 +105,7 @@ func (v visible) ReadDir(name string) ([]fs.DirEntry, error) {
 // checkSums compares the manifest with the source's own list of digests and
 // returns the files that the list vouched for.
 func checkSums(src string, m model.Manifest) (vouched map[string]bool, err error) {
-	f, err := os.Open(filepath.Join(src, sumsName))
+	f, err := os.Open(filepath.Join(src, transfer.SumsName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -115,32 +113,25 @@ func checkSums(src string, m model.Manifest) (vouched map[string]bool, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	vouched = map[string]bool{}
-	sc := bufio.NewScanner(f)
-	for line := 1; sc.Scan(); line++ {
-		text := strings.TrimRight(sc.Text(), "\r")
-		if text == "" {
-			continue
-		}
-		hex, name, ok := strings.Cut(text, " ")
-		name = strings.TrimPrefix(strings.TrimPrefix(strings.TrimLeft(name, " "), "*"), "./")
-		want, err := model.ParseDigest("sha256:" + strings.ToLower(hex))
-		if !ok || err != nil {
-			return nil, fmt.Errorf("%s:%d: want a sha256 in hexadecimal, two spaces and a path", f.Name(), line)
-		}
-		if model.Unsafe(name) {
-			continue
-		}
-		got, ok := m.Lookup(name)
-		if !ok {
-			return nil, fmt.Errorf("%s:%d: %s is missing from %s", f.Name(), line, name, src)
-		}
-		if got.Digest != want {
-			return nil, fmt.Errorf("%s does not match its digest in %s: have %s, want %s; fetch it again", filepath.Join(src, name), sumsName, got.Digest.Short(), want.Short())
-		}
-		vouched[name] = true
+	sums, err := transfer.ReadSums(f, f.Name())
+	if err != nil {
+		return nil, err
 	}
-	return vouched, sc.Err()
+	vouched = map[string]bool{}
+	for _, sum := range sums {
+		if model.Unsafe(sum.Path) {
+			continue
+		}
+		got, ok := m.Lookup(sum.Path)
+		if !ok {
+			return nil, fmt.Errorf("%s:%d: %s is missing from %s", f.Name(), sum.Line, sum.Path, src)
+		}
+		if got.Digest.Hex() != sum.SHA256 {
+			return nil, fmt.Errorf("%s does not match its digest in %s: have %s, want %s; fetch it again", filepath.Join(src, sum.Path), transfer.SumsName, got.Digest.Short(), sum.SHA256[:12])
+		}
+		vouched[sum.Path] = true
+	}
+	return vouched, nil
 }
 
 // Folder copies the repository in src to a folder of root named by its digest.

@@ -11,6 +11,7 @@ import (
 
 	"llmops/model"
 	"llmops/model/safetensors"
+	"llmops/pipeline/download/transfer"
 )
 
 const configJSON = `{"model_type":"llama","architectures":["LlamaForCausalLM"],"hidden_size":4,"num_hidden_layers":1,
@@ -194,13 +195,13 @@ func TestSumsOfOtherSystems(t *testing.T) {
 		sum("sub/note.txt") + "  ./sub/note.txt",
 	}
 	for name, body := range map[string]string{"unix": strings.Join(all, "\n") + "\n", "windows": strings.Join(all, "\r\n") + "\r\n\r\n"} {
-		put(t, src, sumsName, body)
+		put(t, src, transfer.SumsName, body)
 		if s, err := Inspect(t.Context(), src); err != nil || s.Checked != 3 || len(s.Warnings) > 0 {
 			t.Errorf("%s: %d checked, %v, %v", name, s.Checked, s.Warnings, err)
 		}
 	}
 	// A list that leaves the weights out vouches for less than it seems to.
-	put(t, src, sumsName, all[0]+"\n")
+	put(t, src, transfer.SumsName, all[0]+"\n")
 	if s, err := Inspect(t.Context(), src); err != nil || s.Checked != 1 || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "model.safetensors") {
 		t.Errorf("%d checked, %v, %v", s.Checked, s.Warnings, err)
 	}

@@ -8,23 +8,68 @@ import (
 	"path/filepath"
 	"strings"
 
+	"llmops/fleet/objects"
 	"llmops/model"
 	"llmops/model/safetensors"
 	"llmops/pipeline/download/hub"
+	"llmops/pipeline/download/transfer"
 )
 
-// Sources reads sources of every kind: folders, and repositories of the Hub as
-// hf://org/name@revision. Hub is how the latter are fetched; its Repo is filled in.
+// Sources reads sources of every kind: folders, repositories of the Hub as
+// hf://org/name@revision, prefixes of a bucket as s3://bucket/prefix, and folders of web
+// servers that have a SHA256SUMS, as https://host/folder/. Hub is how all but the first
+// are fetched, and Objects where buckets are.
 type Sources struct {
-	Hub hub.Options
+	Hub     hub.Options // Repo is filled in
+	Objects objects.Options
+
+	part   int64 // as in hub.Options; these are for tests
+	adjust func(*transfer.Client)
+}
+
+// Local tells whether a source is a folder.
+func Local(src string) bool {
+	return !strings.HasPrefix(src, hub.Scheme) && !strings.HasPrefix(src, objects.Scheme) && !onWeb(src)
+}
+
+// CheckSource tells whether src can name something, without asking anybody.
+func CheckSource(src string) error {
+	switch {
+	case strings.HasPrefix(src, hub.Scheme):
+		_, err := hub.ParseRepo(src)
+		return err
+	case strings.HasPrefix(src, objects.Scheme):
+		_, err := objects.Open(src, objects.Options{Anonymous: true})
+		return err
+	case onWeb(src):
+		_, err := parseWeb(src)
+		return err
+	}
+	return nil
+}
+
+func onWeb(src string) bool {
+	return strings.HasPrefix(src, "https://") || strings.HasPrefix(src, "http://")
+}
+
+// list asks a server that is not the Hub what it has.
+func (s Sources) list(ctx context.Context, src string) (listing, error) {
+	if onWeb(src) {
+		return s.web(ctx, src)
+	}
+	return s.objects(ctx, src)
 }
 
 // Identify tells what src is now, without its weights: of a folder the digest of its
-// content, of a repository its name and commit. Equal texts are equal weights.
+// content, of a repository its name and commit, of others their list. Equal texts are equal weights.
 func (s Sources) Identify(ctx context.Context, src string) (string, error) {
-	if !strings.HasPrefix(src, hub.Scheme) {
+	if Local(src) {
 		found, err := Inspect(ctx, src)
 		return string(found.Digest), err
+	}
+	if !strings.HasPrefix(src, hub.Scheme) {
+		l, err := s.list(ctx, src)
+		return l.id, err
 	}
 	o, err := s.options(src)
 	if err != nil {
@@ -44,8 +89,15 @@ func (s Sources) options(src string) (hub.Options, error) {
 // Fetch brings src into a folder of root named by its content. progress may be called
 // from several goroutines.
 func (s Sources) Fetch(ctx context.Context, src, root string, progress func(done, total int64)) (Snapshot, error) {
-	if !strings.HasPrefix(src, hub.Scheme) {
+	if Local(src) {
 		return Folder(ctx, src, root, progress)
+	}
+	if !strings.HasPrefix(src, hub.Scheme) {
+		l, err := s.list(ctx, src)
+		if err != nil {
+			return Snapshot{}, err
+		}
+		return s.bring(ctx, l, root, progress)
 	}
 	o, err := s.options(src)
 	if err != nil {
@@ -57,11 +109,7 @@ func (s Sources) Fetch(ctx context.Context, src, root string, progress func(done
 		return Snapshot{}, err
 	}
 	out := Snapshot{Manifest: got.Files, Digest: got.Files.Digest(), Checked: len(got.Files.Files), Source: hub.Scheme + got.Repo.ID + "@" + got.Commit, License: got.License}
-	for _, f := range got.Left {
-		if model.Unsafe(f.Path) {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("%s is left behind: loading it can run code", f.Path))
-		}
-	}
+	out.warn(got.Left)
 	if err := complete(got.Dir); err != nil {
 		return Snapshot{}, fmt.Errorf("%s: %w", out.Source, err)
 	}

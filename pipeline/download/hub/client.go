@@ -42,7 +42,7 @@ func (c *client) remote(r Repo, commit string, f transfer.File) *transfer.Remote
 		escaped = append(escaped, url.PathEscape(p))
 	}
 	at := c.endpoint + "/" + r.ID + "/resolve/" + commit + "/" + strings.Join(escaped, "/")
-	return &transfer.Remote{Client: c.Client, File: f, Address: func() (string, error) { return at, nil }}
+	return &transfer.Remote{Client: c.Client, File: f, Address: func(context.Context) (string, error) { return at, nil }}
 }
 
 // refusal says what an answer that is none means.

@@ -144,9 +144,7 @@ func (c *Client) refuse(res *http.Response) error {
 		return c.Refusal(res)
 	}
 	_ = res.Body.Close()
-	at := *res.Request.URL
-	at.RawQuery, at.User = "", nil // they may hold a signature and a password
-	return ByStatus(res, fmt.Errorf("%s answers %s", &at, res.Status))
+	return ByStatus(res, fmt.Errorf("%s answers %s", where(res), res.Status))
 }
 
 // ByStatus makes err one after which to try again if the answer's status is of that kind.

@@ -18,7 +18,7 @@ import (
 type Remote struct {
 	Client  *Client
 	File    File
-	Address func() (string, error)
+	Address func(context.Context) (string, error)
 	ETag    string // of the version that is wanted; empty: whatever there is
 
 	mu     sync.Mutex // guards signed
@@ -42,7 +42,7 @@ func (r *Remote) get(ctx context.Context, off, end int64) (io.ReadCloser, error)
 	r.mu.Lock()
 	at, signed := r.signed, r.signed != ""
 	r.mu.Unlock()
-	first, err := r.Address()
+	first, err := r.Address(ctx)
 	if err != nil {
 		return nil, err
 	}

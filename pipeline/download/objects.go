@@ -1,0 +1,91 @@
+package download
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"llmops/fleet/objects"
+	"llmops/model"
+	"llmops/pipeline/download/transfer"
+)
+
+// objects lists a prefix of a bucket. A SHA256SUMS below it vouches for its files;
+// without one a file is what the bucket has while it is fetched, which is checked.
+func (s Sources) objects(ctx context.Context, src string) (listing, error) {
+	b, err := objects.Open(src, s.Objects)
+	if err != nil {
+		return listing{}, err
+	}
+	all, err := b.List(ctx, "")
+	if err != nil {
+		return listing{}, err
+	}
+	if len(all) == 0 {
+		return listing{}, fmt.Errorf("%s has no objects", b)
+	}
+	l := listing{name: b.String()}
+	var pin bytes.Buffer
+	etags := map[string]string{}
+	for _, o := range all {
+		if strings.HasPrefix(o.Key, ".") || strings.Contains(o.Key, "/.") {
+			continue // a clone's history
+		}
+		if !transfer.SafePath(o.Key) {
+			return listing{}, fmt.Errorf("%s: %q is no path within a folder", b, o.Key)
+		}
+		l.vouchers = l.vouchers || o.Key == transfer.SumsName
+		l.files = append(l.files, transfer.File{Path: o.Key, Size: o.Size})
+		etags[o.Key] = o.ETag
+		fmt.Fprintln(&pin, o.Key, o.Size, o.ETag)
+	}
+	l.id = b.String() + "#" + string(model.DigestOf(pin.Bytes()))
+	c := s.client()
+	l.remote = func(f transfer.File) *transfer.Remote {
+		return &transfer.Remote{Client: c, File: f, ETag: quoted(etags[f.Path]), Address: func(ctx context.Context) (string, error) { return b.Address(ctx, f.Path) }}
+	}
+	if l.vouchers {
+		err = l.vouch(ctx, b)
+	}
+	return l, err
+}
+
+// quoted is an entity tag as requests have it.
+func quoted(etag string) string {
+	if etag == "" {
+		return ""
+	}
+	return `"` + strings.Trim(etag, `"`) + `"`
+}
+
+// vouch gives files the digests of the bucket's list.
+func (l *listing) vouch(ctx context.Context, b *objects.Bucket) (err error) {
+	r, err := b.Open(ctx, transfer.SumsName)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	sums, err := transfer.ReadSums(io.LimitReader(r, maxSums), l.name+"/"+transfer.SumsName)
+	if err != nil {
+		return err
+	}
+	for _, sum := range sums {
+		i := slices.IndexFunc(l.files, func(f transfer.File) bool { return f.Path == sum.Path })
+		if i < 0 && !model.Unsafe(sum.Path) {
+			return fmt.Errorf("%s is on line %d of its %s, and not in %s", sum.Path, sum.Line, transfer.SumsName, l.name)
+		}
+		if i >= 0 {
+			l.files[i].SHA256 = sum.SHA256
+		}
+	}
+	for _, f := range l.files {
+		if f.SHA256 == "" && f.Path != transfer.SumsName {
+			l.unknown = append(l.unknown, f.Path)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package download
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gofrs/flock"
+	"github.com/google/renameio/v2"
+
+	"llmops/model"
+	"llmops/pipeline/download/transfer"
+)
+
+// listing is what a server has of a model.
+type listing struct {
+	name     string // of the source, for messages
+	id       string // pins the content: equal ids are equal files
+	files    []transfer.File
+	remote   func(transfer.File) *transfer.Remote
+	unknown  []string // files that nothing vouches for
+	vouchers bool     // there is a list of digests
+}
+
+// client makes the requests of a source that is not the Hub.
+func (s Sources) client() *transfer.Client {
+	say := s.Hub.Say
+	if say == nil {
+		say = func(string, ...any) {}
+	}
+	c := transfer.NewClient(s.Hub.HTTP, say)
+	if s.adjust != nil {
+		s.adjust(c)
+	}
+	return c
+}
+
+// short names a listing among the files of a folder.
+func (l listing) short(s Sources) string {
+	return model.DigestOf([]byte(l.id + "\n" + strings.Join(s.Hub.Include, "\n") + "\n\n" + strings.Join(s.Hub.Exclude, "\n"))).Hex()[:16]
+}
+
+// bring fetches what is listed into a folder of root named by its content.
+func (s Sources) bring(ctx context.Context, l listing, root string, progress func(done, total int64)) (Snapshot, error) {
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return Snapshot{}, fmt.Errorf("making room for the snapshot: %w", err)
+	}
+	name := l.short(s)
+	lock := flock.New(filepath.Join(root, ".incoming-"+name+".lock"))
+	if ok, err := lock.TryLock(); err != nil || !ok {
+		return Snapshot{}, fmt.Errorf("%s is being fetched into %s by another process: %w", l.name, root, errors.Join(err, errBusy))
+	}
+	defer func() { _ = lock.Close() }()
+	out := Snapshot{Source: l.name, Checked: len(l.files) - len(l.unknown)}
+	note := filepath.Join(root, ".fetched-"+name)
+	if b, err := os.ReadFile(note); err == nil {
+		if d, err := model.ParseDigest(string(b)); err == nil && Whole(ctx, filepath.Join(root, d.Hex()), d) {
+			out.Dir, out.Digest = filepath.Join(root, d.Hex()), d
+			out.Manifest, err = model.Scan(ctx, os.DirFS(out.Dir))
+			return out, err
+		}
+	}
+	dir := filepath.Join(root, ".incoming-"+name)
+	path := func(f transfer.File) string { return filepath.Join(dir, filepath.FromSlash(f.Path)) }
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return Snapshot{}, fmt.Errorf("making room for the snapshot: %w", err)
+	}
+	say := s.Hub.Say
+	if say == nil {
+		say = func(string, ...any) {}
+	}
+	set := &transfer.Set{
+		Name: l.name, Include: s.Hub.Include, Exclude: s.Hub.Exclude, Conns: s.Hub.Conns, Rate: s.Hub.Rate, Part: s.part,
+		Progress: progress, Say: say, Path: path, Remote: l.remote,
+		Keep: func(ctx context.Context, x *transfer.Fetcher, r *transfer.Remote) (transfer.Sums, error) {
+			if err := os.MkdirAll(filepath.Dir(path(r.File)), 0o700); err != nil {
+				return transfer.Sums{}, err
+			}
+			return x.Keep(ctx, r, path(r.File))
+		},
+	}
+	got, left, err := set.Fetch(ctx, dir, l.files)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	slices.SortFunc(got.Files, func(a, b model.File) int { return strings.Compare(a.Path, b.Path) })
+	out.Manifest, out.Digest = got, got.Digest()
+	out.warn(left)
+	out.unvouched(l, left)
+	if err := complete(dir); err != nil {
+		return Snapshot{}, fmt.Errorf("%s: %w", l.name, err)
+	}
+	if out, err = out.link(ctx, dir, root); err != nil {
+		return Snapshot{}, err
+	}
+	return out, errors.Join(renameio.WriteFile(note, []byte(out.Digest), 0o600), os.RemoveAll(dir))
+}
+
+var errBusy = errors.New("its lock is held")
+
+// warn says of what is left behind why.
+func (s *Snapshot) warn(left []transfer.File) {
+	for _, f := range left {
+		if model.Unsafe(f.Path) {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("%s is left behind: loading it can run code", f.Path))
+		}
+	}
+}
+
+// unvouched says of which files nobody but the server itself says what they are.
+func (s *Snapshot) unvouched(l listing, left []transfer.File) {
+	if !l.vouchers {
+		s.Checked = 0
+		return
+	}
+	rest := slices.DeleteFunc(slices.Clone(l.unknown), func(p string) bool {
+		return slices.ContainsFunc(left, func(f transfer.File) bool { return f.Path == p })
+	})
+	if n := len(rest); n > 0 {
+		s.Warnings = append(s.Warnings, fmt.Sprintf("nothing vouches for %d files that are not in %s: %s", n, transfer.SumsName, strings.Join(rest[:min(n, 5)], ", ")))
+	}
+}
