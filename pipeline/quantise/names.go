@@ -24,6 +24,9 @@ var (
 	heads      = []string{head, "embed_out", "score", "classifier"}
 )
 
+// conv1D are the modules of GPT-2 that are no Linear.
+var conv1D = []string{"c_attn", "c_fc", "c_proj"}
+
 // head is the module that turns hidden states into logits.
 const head = "lm_head"
 
@@ -56,6 +59,10 @@ func kept(module string, shape model.Shape) string {
 			return "output head, tied to the embedding"
 		}
 		return "output head: its errors go straight to the tokens"
+	case last == "weights_proj":
+		return "sparse attention's indexer: engines load it as it is"
+	case shape.Family == "gpt2" && slices.Contains(conv1D, last):
+		return "stored [in, out], by columns: rows would share a scale that no engine expects"
 	case in(routers):
 		return "router: a wrong expert costs more than its bytes"
 	case strings.HasSuffix(last, "norm"), in([]string{"ln_1", "ln_2", "ln_f"}):

@@ -14,6 +14,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -116,6 +118,11 @@ func Plan(c *safetensors.Checkpoint, shape model.Shape, o Options) ([]Step, erro
 	if to.activations == "tensor" && o.Scales == nil {
 		return nil, fmt.Errorf("%s needs the scales of activations, which no weight tells: measure them with the model's own traffic and give them as a table, or choose %s", o.Scheme, FP8Dynamic)
 	}
+	for _, name := range []string{"hf_quant_config.json", "quantize_config.json", "quant_config.json"} {
+		if _, err := os.Stat(filepath.Join(c.Dir, name)); err == nil {
+			return nil, fmt.Errorf("%s has %s: it is quantised already; start from the original weights", c.Dir, name)
+		}
+	}
 	keep, err := compile(o.Keep)
 	if err != nil {
 		return nil, err
@@ -126,6 +133,7 @@ func Plan(c *safetensors.Checkpoint, shape model.Shape, o Options) ([]Step, erro
 	}
 	p.agree()
 	p.divide()
+	p.once()
 	err = errors.Join(used(keep, p.steps, c.Dir), p.scales())
 	some, refused := false, 0
 	for _, s := range p.steps {
@@ -255,6 +263,22 @@ func (p *planner) agree() {
 		if other, ok := stays[product(s.module())]; ok && s.Quantise {
 			s.Quantise, s.Ignore, s.parts = false, true, nil
 			s.Reason = fmt.Sprintf("computed as one with %s, which stays", other.module())
+		}
+	}
+}
+
+// once refuses a tensor that would be written under the name of another, such as
+// experts that are there both as one tensor and one by one.
+func (p *planner) once() {
+	by := map[string]string{}
+	for i := range p.steps {
+		s := &p.steps[i]
+		for _, t := range s.outputs(p.to) {
+			if other, twice := by[t.Name]; twice {
+				s.refuse("it would be written as %s, which %s is as well; remove one of them", t.Name, other)
+				break
+			}
+			by[t.Name] = s.Name
 		}
 	}
 }

@@ -1,18 +1,15 @@
 package quantise
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"llmops/model"
 	"llmops/model/safetensors"
@@ -42,10 +39,13 @@ type TensorReport struct {
 }
 
 // Run writes the checkpoint in src, quantised, to dst, which must not exist or
-// be what an earlier call left. Everything that is not weights is carried over.
-// dst appears whole or not at all. progress gets bytes read and to read, from
-// the calling goroutine.
+// be what an earlier call left. Everything that is not weights is carried over,
+// and SHA256SUMS has the digest of every file. dst appears whole or not at all.
+// progress gets bytes read and to read, from the calling goroutine.
 func Run(ctx context.Context, src, dst string, o Options, progress func(done, total int64)) (rep Report, err error) {
+	if err := apart(src, dst); err != nil {
+		return rep, err
+	}
 	shape, err := model.LoadShape(src)
 	if err != nil {
 		return rep, err
@@ -65,26 +65,25 @@ func Run(ctx context.Context, src, dst string, o Options, progress func(done, to
 	}
 	rep = Report{Dir: dst, Scheme: o.Scheme}
 	rep.Before, rep.After = Sizes(steps, o.Scheme)
-	if err := room(filepath.Dir(dst), rep.After); err != nil {
+	part, err := claim(dst)
+	if err != nil {
 		return rep, err
 	}
-	part := filepath.Join(filepath.Dir(dst), ".partial-"+filepath.Base(dst))
-	if err := os.RemoveAll(part); err != nil {
-		return rep, err
+	defer func() { err = errors.Join(err, part.Close()) }()
+	err = room(part.Name(), rep.After)
+	if err == nil {
+		err = p.all(ctx, src, part.Name(), steps, o, &rep, progress)
 	}
-	if err := os.MkdirAll(part, 0o700); err != nil {
-		return rep, fmt.Errorf("making room for the quantised model: %w", err)
-	}
-	if err := p.all(ctx, src, part, steps, o, &rep, progress); err != nil {
-		return rep, errors.Join(err, os.RemoveAll(part))
+	if err != nil {
+		return rep, errors.Join(err, os.RemoveAll(part.Name()))
 	}
 	if err := os.RemoveAll(dst); err != nil {
 		return rep, err
 	}
-	if err := os.Rename(part, dst); err != nil {
+	if err := os.Rename(part.Name(), dst); err != nil {
 		return rep, fmt.Errorf("finishing the quantised model: %w", err)
 	}
-	return rep, nil
+	return rep, syncDir(filepath.Dir(dst))
 }
 
 // all writes every file of the result to dir.
@@ -94,27 +93,28 @@ func (p *pool) all(ctx context.Context, src, dir string, steps []Step, o Options
 	}
 	var names []string
 	of, shardOf := map[string][]*Step{}, map[string]string{}
-	for _, f := range p.c.Shards() {
-		names = append(names, filepath.Base(f.Path))
-	}
 	var total, done int64
 	for i := range steps {
 		s := &steps[i]
-		name := p.c.ShardOf(s.Name)
-		of[name] = append(of[name], s)
-		for _, t := range s.outputs(p.to) {
+		name, out := p.c.ShardOf(s.Name), s.outputs(p.to)
+		for _, t := range out {
 			shardOf[t.Name] = name
 		}
+		if of[name] == nil && len(out) > 0 {
+			names = append(names, name)
+		}
+		of[name] = append(of[name], s)
 		if !s.dropped {
 			total += s.Tensor.Size()
 		}
 	}
+	slices.Sort(names)
 	if p.c.Indexed {
 		b, err := safetensors.AppendIndex(nil, rep.After, shardOf)
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, safetensors.IndexName), b, 0o600); err != nil {
+		if err := writeFile(filepath.Join(dir, safetensors.IndexName), b); err != nil {
 			return err
 		}
 	}
@@ -132,12 +132,23 @@ func (p *pool) all(ctx context.Context, src, dir string, steps []Step, o Options
 		return err
 	}
 	m.Files = append(m.Files, files...)
+	list, err := writeSums(dir, m.Files)
+	if err != nil {
+		return err
+	}
+	m.Files = append(m.Files, list)
 	slices.SortFunc(m.Files, func(a, b model.File) int { return strings.Compare(a.Path, b.Path) })
 	rep.Files, rep.Digest = m.Files, m.Digest()
+	rep.fill(steps, sums)
+	return nil
+}
+
+// fill adds what became of each tensor.
+func (r *Report) fill(steps []Step, sums map[*Step]errorSum) {
 	for i := range steps {
 		s := &steps[i]
 		if !s.Quantise {
-			rep.Kept = append(rep.Kept, *s)
+			r.Kept = append(r.Kept, *s)
 			continue
 		}
 		e := sums[s]
@@ -145,80 +156,13 @@ func (p *pool) all(ctx context.Context, src, dir string, steps []Step, o Options
 		if e.size > 0 {
 			t.Error = math.Sqrt(e.lost / e.size)
 		}
-		rep.Tensors = append(rep.Tensors, t)
+		r.Tensors = append(r.Tensors, t)
 	}
-	return nil
 }
 
-// room refuses what the disk cannot hold, before the hour in which it would
-// find out.
-func room(dir string, need int64) error {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(dir, &st); err != nil {
-		return nil // the folder is not there yet, or does not tell
-	}
-	if free := int64(st.Bavail) * int64(st.Bsize); free < need {
-		return fmt.Errorf("%s has %d bytes free, the quantised model needs %d", dir, free, need)
-	}
-	return nil
-}
-
-// side carries over every file that is neither weights nor rewritten. Weights in
-// folders below belong to other modules and stay as they are.
-func side(src, dst string) error {
-	return filepath.WalkDir(src, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		rel, err := filepath.Rel(src, path)
-		if err != nil {
-			return err
-		}
-		switch {
-		case filepath.Base(rel) == rel && (strings.HasSuffix(rel, ".safetensors") || strings.HasSuffix(rel, ".safetensors.index.json")),
-			rel == "config.json", rel == "SHA256SUMS", model.Unsafe(rel):
-			return nil
-		}
-		to := filepath.Join(dst, rel)
-		return errors.Join(os.MkdirAll(filepath.Dir(to), 0o700), copyFile(path, to))
-	})
-}
-
-func copyFile(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
-	if err != nil {
-		return errors.Join(err, in.Close())
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, in.Close(), out.Close())
-}
-
-// config writes config.json with what an engine must know of the scheme, in the
-// place where all of them look first.
-func config(src, dst string, o Options, steps []Step) error {
-	b, err := os.ReadFile(filepath.Join(src, "config.json"))
-	if err != nil {
-		return err
-	}
-	var c map[string]any
-	d := json.NewDecoder(strings.NewReader(string(b)))
-	d.UseNumber()
-	if err := d.Decode(&c); err != nil {
-		return fmt.Errorf("reading %s: %w", filepath.Join(src, "config.json"), err)
-	}
-	for _, key := range []string{"text_config", "llm_config", "language_config"} {
-		if inner, ok := c[key].(map[string]any); ok {
-			delete(inner, "quantization_config")
-		}
-	}
-	c["quantization_config"] = schemes[o.Scheme].config(ignored(steps), o.Scales != nil && len(o.Scales.KV) > 0)
-	out, err := json.MarshalIndent(c, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dst, "config.json"), append(out, '\n'), 0o600)
+// Worst lists the quantised tensors, the largest error first.
+func (r Report) Worst() []TensorReport {
+	out := slices.Clone(r.Tensors)
+	slices.SortStableFunc(out, func(a, b TensorReport) int { return cmp.Compare(b.Error, a.Error) })
+	return out
 }

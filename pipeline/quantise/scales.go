@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -54,28 +53,28 @@ func (p *planner) scales() error {
 	}
 	at := map[string]*Step{}
 	for i := range p.steps {
-		at[p.steps[i].Name] = &p.steps[i]
 		for _, m := range p.steps[i].parts {
-			at[m.module+".weight"] = &p.steps[i]
+			at[m.module] = &p.steps[i]
 		}
 	}
-	give := func(of, weight, name string, v float64) error {
-		s := at[weight]
-		if s == nil || s.dropped {
+	give := func(of string, s *Step, name string, v float64) error {
+		if s == nil {
 			return fmt.Errorf("scales: %s is no module of %s", of, p.c.Dir)
 		}
-		if stored := arithmeticOf(s.dtype()).round(float32(v)); !(v > 0) || math.IsInf(v, 0) || stored <= 0 || !finite(stored) {
+		if stored := arithmeticOf(s.dtype()).round(float32(v)); !(v > 0) || stored <= 0 || !finite(stored) {
 			return fmt.Errorf("scales: %s has %g, want a positive number that %s can hold", of, v, s.dtype())
 		}
 		s.extra = append(s.extra, constant{name, v})
 		return nil
 	}
 	for _, module := range slices.Sorted(maps.Keys(p.o.Scales.KV)) {
-		kv := p.o.Scales.KV[module]
-		for name, v := range map[string]float64{"k": kv.K, "v": kv.V} {
-			if err := give(module, module+"."+name+"_proj.weight", module+"."+name+"_scale", v); err != nil {
-				return err
-			}
+		kv, s := p.o.Scales.KV[module], p.attention(module)
+		err := give(module, s, module+".k_scale", kv.K)
+		if err == nil {
+			err = give(module, s, module+".v_scale", kv.V)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	if p.to.activations != "tensor" {
@@ -90,7 +89,7 @@ func (p *planner) scales() error {
 			v, ok := p.o.Scales.Activations[m.module]
 			if !ok {
 				missing = append(missing, m.module)
-			} else if err := give(m.module, m.module+".weight", m.module+".input_scale", v); err != nil {
+			} else if err := give(m.module, at[m.module], m.module+".input_scale", v); err != nil {
 				return err
 			}
 		}
@@ -99,8 +98,21 @@ func (p *planner) scales() error {
 		return fmt.Errorf("scales: %d modules have none, the first is %s; give one for each or keep them", len(missing), missing[0])
 	}
 	for _, module := range slices.Sorted(maps.Keys(p.o.Scales.Activations)) {
-		if s := at[module+".weight"]; s == nil {
-			return fmt.Errorf("scales: %s is no module of %s", strings.TrimSpace(module), p.c.Dir)
+		if at[module] == nil {
+			return fmt.Errorf("scales: %s is no module of %s that is quantised", module, p.c.Dir)
+		}
+	}
+	return nil
+}
+
+// attention is a step of the module's projections, beside which its scales are
+// written; nil if there are none.
+func (p *planner) attention(module string) *Step {
+	for i := range p.steps {
+		s := &p.steps[i]
+		below, ok := strings.CutPrefix(s.Name, module+".")
+		if ok && !s.dropped && strings.HasSuffix(below, "_proj.weight") && !strings.Contains(strings.TrimSuffix(below, ".weight"), ".") {
+			return s
 		}
 	}
 	return nil
