@@ -3,6 +3,7 @@ package quantise
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -36,6 +37,9 @@ func ReadScales(path string) (*Scales, error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&s); err != nil {
 		return nil, fmt.Errorf("reading scales from %s: %w", path, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("reading scales from %s: something follows the table", path)
 	}
 	return &s, nil
 }
