@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,6 +74,15 @@ func Scheduler(t *testing.T, s fleet.Scheduler, serve, ends Serve) {
 			t.Fatal(err)
 		}
 		Await(t, s, "life", func(st fleet.Status) bool { return len(st.Replicas) == 1 })
+		// Counts are kept, so that another one is no change.
+		other := j
+		other.Groups = slices.Clone(j.Groups)
+		other.Groups[0].Count++
+		for _, same := range []fleet.Job{j, other} {
+			if p, err := s.Plan(t.Context(), same); err != nil || len(p.Changes) > 0 {
+				t.Errorf("Plan of what is registered, with another count: %+v, %v", p, err)
+			}
+		}
 		j.Version = "v2"
 		if _, err = s.Apply(t.Context(), j, rev); err != nil {
 			t.Fatal(err)

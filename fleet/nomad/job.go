@@ -183,7 +183,9 @@ func (s *Scheduler) parse(j fleet.Job) (*api.Job, error) {
 		return nil, fmt.Errorf("parsing %s for job %s: the file must take its id from the variable name", f.Name, j.Name)
 	}
 	job.Namespace = &s.namespace
-	text, err := json.Marshal(j)
+	// Nomad counts: a count in the meta as well would make a change of a job that is
+	// registered again with another, and Nomad would replace all of its replicas.
+	text, err := json.Marshal(uncounted(j))
 	if err != nil {
 		return nil, err
 	}
@@ -192,6 +194,14 @@ func (s *Scheduler) parse(j fleet.Job) (*api.Job, error) {
 	}
 	job.Meta[metaJob] = string(text)
 	return job, nil
+}
+
+func uncounted(j fleet.Job) fleet.Job {
+	j.Groups = slices.Clone(j.Groups)
+	for i := range j.Groups {
+		j.Groups[i].Count = 0
+	}
+	return j
 }
 
 var errForeign = errors.New("it was not registered by llmops: choose another name, or remove it")
