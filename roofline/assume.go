@@ -19,6 +19,11 @@ type Assumptions struct {
 	// place of the GPU's own link: across nodes, say. 0: the GPU's.
 	LinkBytesPerSecond float64
 
+	// StageLinkBytesPerSecond and StageSeconds are of the way from stage to stage of a
+	// pipeline where they lie on other nodes; 0: as within one.
+	StageLinkBytesPerSecond float64
+	StageSeconds            float64
+
 	// PrefillCollectives charges prefill the all-reduces that decoding always
 	// pays for. The published design that the other defaults are from leaves them
 	// out, and takes a prefill for about a third shorter than its own formula says.
@@ -48,8 +53,9 @@ func (a Assumptions) check() error {
 	if !(a.OverlapShare >= 0 && a.OverlapShare <= 1) {
 		return fmt.Errorf("an overlap of %v of the collectives: want at least 0 and at most 1", a.OverlapShare)
 	}
-	if !(a.FixedSeconds >= 0 && a.CollectiveSeconds >= 0 && a.LinkBytesPerSecond >= 0) {
-		return fmt.Errorf("a fixed time of %v s, a latency of %v s and a link of %v B/s: none may be negative", a.FixedSeconds, a.CollectiveSeconds, a.LinkBytesPerSecond)
+	if !(a.FixedSeconds >= 0 && a.CollectiveSeconds >= 0 && a.LinkBytesPerSecond >= 0 && a.StageLinkBytesPerSecond >= 0 && a.StageSeconds >= 0) {
+		return fmt.Errorf("a fixed time of %v s, latencies of %v and %v s, links of %v and %v B/s: none may be negative",
+			a.FixedSeconds, a.CollectiveSeconds, a.StageSeconds, a.LinkBytesPerSecond, a.StageLinkBytesPerSecond)
 	}
 	return nil
 }

@@ -35,6 +35,9 @@ func TestPipeline(t *testing.T) {
 		{"knee: each half of the batch reads the weights", stages.Knee(2048), 2 * alone.Knee(2048), 1e-9},
 		{"a prompt alone", stages.PrefillPrompt(2048).Seconds, alone.PrefillPrompt(2048).Seconds, 1e-12},
 		{"prompts a second", stages.PrefillRate(2048), 2 * alone.PrefillRate(2048), 1e-6},
+		{"over a slower way", dense70B(t, four, func(d *Deployment) {
+			d.PipelineParallel, d.Assume.StageLinkBytesPerSecond, d.Assume.StageSeconds = 2, 25e9, 30e-6
+		}).DecodeStep(192, 2048).AllReduceSeconds, half.AllReduceSeconds + 96*8192*2/25e9 + 30e-6, 1e-12},
 		{"GPUs", float64(stages.Deployment().GPUs()), 8, 0},
 	})
 }

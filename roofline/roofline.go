@@ -15,6 +15,7 @@
 package roofline
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -212,8 +213,9 @@ func (r *Roof) collect() error {
 	}
 	if n := float64(d.PipelineParallel); n > 1 {
 		// From stage to stage, once each.
-		r.collectiveSecPerTok += (n - 1) * width / link
-		r.collectiveSecLatency += (n - 1) * d.Assume.CollectiveSeconds
+		far, late := cmp.Or(d.Assume.StageLinkBytesPerSecond, link), cmp.Or(d.Assume.StageSeconds, d.Assume.CollectiveSeconds)
+		r.collectiveSecPerTok += (n - 1) * width / far
+		r.collectiveSecLatency += (n - 1) * late
 	}
 	if n := float64(d.ExpertParallel); n > 1 {
 		// To the chosen experts and back in each layer that has some. A token goes
