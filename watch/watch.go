@@ -39,13 +39,18 @@ type Options struct {
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	h := &host{o: o, running: map[string]bool{}, leader: newLeader(o.Store, o.Owner, o.Log), pasts: map[string][]past{}}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leadEvery)
-		defer cancel()
-		h.leader.resign(ctx)
+	// The supervisor has the state directory's lock, by which others tell that this
+	// process is at work: it goes last.
+	last, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	supervised := make(chan error, 1)
+	go func() {
+		err := o.Supervisor.Run(last)
+		cancel()
+		supervised <- err
 	}()
-	parts := []func(context.Context) error{o.Supervisor.Run, h.watch, h.standbys, h.leader.run, h.scales}
+	h := &host{o: o, running: map[string]bool{}, leader: newLeader(o.Store, o.Owner, o.Log), pasts: map[string][]past{}}
+	parts := []func(context.Context) error{h.watch, h.standbys, h.leader.run, h.scales}
 	errs := make(chan error, len(parts))
 	for _, part := range parts {
 		go func() { errs <- part(ctx) }()
@@ -58,6 +63,13 @@ func Run(ctx context.Context, o Options) error {
 		cancel()
 	}
 	h.runs.Wait()
+	rctx, stop := context.WithTimeout(last, leadEvery)
+	defer stop()
+	h.leader.resign(rctx)
+	end()
+	if err := <-supervised; !errors.Is(err, context.Canceled) {
+		return err
+	}
 	return out
 }
 

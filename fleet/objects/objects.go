@@ -17,6 +17,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -33,6 +34,9 @@ const DefaultEndpoint = "https://s3.amazonaws.com"
 
 // ErrDenied reports keys that may not do what was asked, or no keys at all.
 var ErrDenied = errors.New("the object store refuses access")
+
+// ErrBucket reports a bucket that does not exist.
+var ErrBucket = errors.New("there is no such bucket")
 
 // Options say where the store is and who asks.
 type Options struct {
@@ -59,6 +63,7 @@ type Object struct {
 type Bucket struct {
 	client       *minio.Client
 	name, prefix string
+	there        atomic.Bool // the bucket was seen
 }
 
 var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
@@ -82,7 +87,7 @@ func Open(address string, o Options) (*Bucket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", address, err)
 	}
-	return &Bucket{c, name, prefix}, nil
+	return &Bucket{client: c, name: name, prefix: prefix}, nil
 }
 
 func (o Options) creds() *credentials.Credentials {
@@ -111,7 +116,7 @@ func (b *Bucket) said(what, key string, err error) error {
 	at := Scheme + path.Join(b.name, b.key(key))
 	switch res := minio.ToErrorResponse(err); {
 	case res.Code == minio.NoSuchBucket:
-		return fmt.Errorf("%s %s: there is no bucket %s: %w", what, at, b.name, fleet.ErrNotFound)
+		return fmt.Errorf("%s %s: %w: %s", what, at, ErrBucket, b.name)
 	case res.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("%s %s: %w", what, at, fleet.ErrNotFound)
 	case res.StatusCode == http.StatusForbidden, res.StatusCode == http.StatusUnauthorized:
@@ -145,7 +150,15 @@ func (b *Bucket) List(ctx context.Context, under string) ([]Object, error) {
 // Stat looks at one object; fleet.ErrNotFound.
 func (b *Bucket) Stat(ctx context.Context, key string) (Object, error) {
 	o, err := b.client.StatObject(ctx, b.name, b.key(key), minio.StatObjectOptions{})
-	return Object{key, o.Size, o.ETag}, b.said("looking for", key, err)
+	err = b.said("looking for", key, err)
+	if errors.Is(err, fleet.ErrNotFound) && !b.there.Load() {
+		// The answer to a look has no room for what it is that is not there.
+		if is, e := b.client.BucketExists(ctx, b.name); e == nil && !is {
+			return Object{}, fmt.Errorf("looking for %s: %w: %s", key, ErrBucket, b.name)
+		}
+		b.there.Store(true)
+	}
+	return Object{key, o.Size, o.ETag}, err
 }
 
 // valid is how long an address is honoured. One is made for each request.

@@ -140,7 +140,10 @@ func TestRefusals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.List(t.Context(), ""); !errors.Is(err, fleet.ErrNotFound) || !strings.Contains(err.Error(), "no bucket others") {
+	if _, err := b.List(t.Context(), ""); !errors.Is(err, objects.ErrBucket) || errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("no bucket: %v", err)
+	}
+	if _, err := b.Stat(t.Context(), "x"); !errors.Is(err, objects.ErrBucket) {
 		t.Errorf("no bucket: %v", err)
 	}
 	for _, bad := range []string{"s3://", "s3://a", "s3:///x", "weights/x", "s3://Upper/x", "s3://weights/../x", "s3://weights/a//b"} {

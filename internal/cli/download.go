@@ -18,7 +18,7 @@ import (
 )
 
 // refusals are errors of a source that a person must do something about.
-var refusals = []error{objects.ErrDenied, fleet.ErrNotFound, hub.ErrGated, hub.ErrNotFound, hub.ErrRevision, hub.ErrEntry, hub.ErrForbidden, hub.ErrToken, hub.ErrOffline}
+var refusals = []error{objects.ErrDenied, objects.ErrBucket, fleet.ErrNotFound, hub.ErrGated, hub.ErrNotFound, hub.ErrRevision, hub.ErrEntry, hub.ErrForbidden, hub.ErrToken, hub.ErrOffline}
 
 func newDownloadCmd(e *env) *cobra.Command {
 	var out, rate string

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 
 	"llmops/fleet/nomad"
+	"llmops/fleet/objects"
 	"llmops/internal/config"
 	"llmops/jobs"
 )
@@ -24,6 +25,13 @@ func (e *env) onFleet(h *home) error {
 	f, err := config.FleetFile(path)
 	if err != nil {
 		return &exitError{exitUsage, err}
+	}
+	if f.Blobs != "" {
+		bucket, err := objects.Open(f.Blobs, e.objects())
+		if err != nil {
+			return &exitError{exitUsage, err}
+		}
+		h.blobs = objects.NewBlobs(bucket, h.dir)
 	}
 	if f.Scheduler == "local" {
 		return nil

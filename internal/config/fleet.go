@@ -8,6 +8,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"llmops/fleet/objects"
 	"llmops/serving/engine"
 )
 
@@ -15,6 +16,7 @@ import (
 type Fleet struct {
 	File      string // absolute
 	Scheduler string // local or nomad
+	Blobs     string // s3://bucket/prefix; empty: a folder of the machine that a command runs on
 	Nomad     Nomad
 }
 
@@ -47,6 +49,7 @@ type fleetFile struct {
 	APIVersion scalar `yaml:"apiVersion"`
 	Kind       scalar `yaml:"kind"`
 	Scheduler  scalar `yaml:"scheduler"`
+	Blobs      scalar `yaml:"blobs"`
 	Nomad      struct {
 		Address    scalar            `yaml:"address"`
 		Namespace  scalar            `yaml:"namespace"`
@@ -89,6 +92,11 @@ func (f *fleetFile) fleet(r *reader) Fleet {
 	r.oneOf("apiVersion", f.APIVersion, "", "llmops/v1")
 	r.oneOf("kind", f.Kind, "", "Fleet")
 	out := Fleet{File: r.path, Scheduler: r.oneOf("scheduler", f.Scheduler, "local", "local", "nomad")}
+	if out.Blobs = r.text(f.Blobs, ""); out.Blobs != "" {
+		if _, err := objects.Open(out.Blobs, objects.Options{Anonymous: true}); err != nil {
+			r.complain(f.Blobs, "blobs: %v", err)
+		}
+	}
 	n := &f.Nomad
 	all := []struct {
 		key string

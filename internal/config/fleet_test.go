@@ -25,10 +25,14 @@ func TestFleetFile(t *testing.T) {
 	if f, err := fleetFrom(t, ""); err != nil || f.Scheduler != "local" {
 		t.Errorf("%+v, %v", f, err)
 	}
+	if f, err := fleetFrom(t, "blobs: s3://acme/llmops\n"); err != nil || f.Blobs != "s3://acme/llmops" {
+		t.Errorf("%+v, %v", f, err)
+	}
 	if f, err := FleetFile(filepath.Join("..", "..", "examples", "fleet", "nomad-dev.yaml")); err != nil || f.Nomad.Address != "http://127.0.0.1:4646" {
 		t.Errorf("the example: %+v, %v", f, err)
 	}
 	for text, want := range map[string]string{
+		"blobs: ./folder\n":                                "want s3://bucket/prefix",
 		"scheduler: slurm\n":                               "fleet.yaml:3",
 		"nomad: {address: \"http://n\"}\n":                 "the scheduler is local",
 		"scheduler: nomad\n":                               "nomad.address",

@@ -84,7 +84,7 @@ func TestModelRefuses(t *testing.T) {
 		{"harm of one", "harm: 1.25", "harm: 1", "more than 1"},
 		{"missing name", "name: freight\n", "", "name is missing"},
 		{"missing source", "source: ./weights\n", "", "source is missing"},
-		{"another store", "source: ./weights", "source: s3://bucket/prefix", "hf://org/name@revision"},
+		{"another store", "source: ./weights", "source: ftp://host/folder", "s3://bucket/prefix"},
 		{"a repository without a name", "source: ./weights", "source: hf://", "hf://org/name@revision"},
 		{"missing items", "name: freight, margin", "name: other, margin", "other"},
 		{"mapping for a value", "standby: 2d", "standby: {a: 1}", "one value"},

@@ -149,6 +149,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reply(w, http.StatusOK, struct {
 			XMLName xml.Name `xml:"LocationConstraint"`
 		}{})
+	case r.Method == http.MethodHead && key == "":
+		w.WriteHeader(http.StatusOK)
 	case r.Method == http.MethodGet && key == "":
 		s.list(w, q.Get("prefix"), q.Get("continuation-token"))
 	case r.Method == http.MethodGet, r.Method == http.MethodHead:
