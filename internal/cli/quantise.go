@@ -37,6 +37,9 @@ there.
   int4         4 bits, otherwise as int8-weight
   int4-tensor  4 bits, a scale a matrix: the smallest and the worst
 
+The report has the error of each tensor, the root mean square of what was lost over
+that of the weights, the worst first.
+
 Norms, embeddings, the output head, routers, vision and audio towers and heads
 that predict several tokens stay as they are. --keep names more modules; "re:"
 begins a regular expression. What engines compute as one product shares a
@@ -66,18 +69,11 @@ fp8.
 			if err != nil {
 				return err
 			}
-			rep, err := quantise.Run(cmd.Context(), args[0], out, o, func(int64, int64) {})
+			rep, err := quantise.Run(cmd.Context(), args[0], out, o, e.bytes())
 			if err != nil {
 				return err
 			}
-			return e.answer(rep, func(w *tabwriter.Writer) {
-				row(w, "TENSOR", "SHAPE", "ERROR", "ZERO ROWS")
-				for _, t := range rep.Tensors {
-					row(w, t.Name, dims(t.Shape), fmt.Sprintf("%.2f%%", 100*t.Error), t.ZeroRows)
-				}
-				row(w, fmt.Sprintf("%d kept", len(rep.Kept)), "", "", "")
-				row(w, "total", fmt.Sprintf("%d -> %d bytes", rep.Before, rep.After), rep.Digest.Short(), rep.Dir)
-			})
+			return e.answer(rep, func(w *tabwriter.Writer) { quantiseTable(w, rep) })
 		},
 	}
 	c.Flags().StringVar(&o.Scheme, "scheme", quantise.FP8Dynamic, "the scheme: "+strings.Join(quantise.Schemes(), ", "))
@@ -87,8 +83,70 @@ fp8.
 	c.Flags().StringVar(&memory, "memory", "1GiB", "the most that buffers may take")
 	c.Flags().IntVar(&o.TensorParallel, "tp", 1, "over how many GPUs the engine will split each matrix")
 	c.Flags().BoolVar(&dry, "dry-run", false, "say what would become of each tensor")
+	c.AddCommand(newQuantiseDiffCmd(e))
 	return c
 }
+
+func newQuantiseDiffCmd(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "diff A B",
+		Short: "Compare the weights of two checkpoints",
+		Long: `Diff compares two checkpoints weight by weight, as the numbers that an engine
+computes with: a model and what it was quantised to, or two quantised models. Errors
+are the root mean square of the difference over that of A, the largest first.
+
+  llmops quantise diff ./weights ./weights-fp8
+
+It says no, exit 3, if the two cannot be one model: a weight is missing or has another
+shape, is NaN in one only, or has other bytes that are no floats.
+
+` + exitHelp,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			diff, err := quantise.Diff(cmd.Context(), args[0], args[1], e.bytes())
+			if err != nil {
+				return err
+			}
+			faults := 0
+			for _, d := range diff {
+				if d.Fault != "" {
+					faults++
+				}
+			}
+			if err := e.answer(diff, func(w *tabwriter.Writer) { diffTable(w, diff) }); err != nil || faults == 0 {
+				return err
+			}
+			return &exitError{exitRefused, fmt.Errorf("%s and %s are not one model: %d of %d weights do not fit together", args[0], args[1], faults, len(diff))}
+		},
+	}
+}
+
+func quantiseTable(w *tabwriter.Writer, rep quantise.Report) {
+	row(w, "TENSOR", "SHAPE", "ERROR", "ZERO ROWS")
+	for _, t := range rep.Worst() {
+		row(w, t.Name, dims(t.Shape), lost(t.Error), t.ZeroRows)
+	}
+	row(w, fmt.Sprintf("%d kept", len(rep.Kept)), "", "", "")
+	row(w, "total", fmt.Sprintf("%d -> %d bytes", rep.Before, rep.After), rep.Digest.Short(), rep.Dir)
+}
+
+func diffTable(w *tabwriter.Writer, diff []quantise.Difference) {
+	row(w, "WEIGHT", "A", "B", "ERROR", "LARGEST")
+	same := 0
+	for _, d := range diff {
+		switch {
+		case d.Fault != "":
+			row(w, d.Name, dash(d.A), dash(d.B), d.Fault, "")
+		case d.Error == 0:
+			same++
+		default:
+			row(w, d.Name, d.A, d.B, lost(d.Error), lost(d.Largest))
+		}
+	}
+	row(w, fmt.Sprintf("%d the same", same), "", "", "", "")
+}
+
+func lost(share float64) string { return fmt.Sprintf("%.2f%%", 100*share) }
 
 // quantiseOptions reads what flags give as text.
 func quantiseOptions(o *quantise.Options, memory, scales string) (err error) {
@@ -135,6 +193,7 @@ func dryRun(e *env, dir string, o quantise.Options) (err error) {
 		return refusal
 	}
 	before, after := quantise.Sizes(steps, o.Scheme)
+	count := map[string]int{}
 	return errors.Join(refusal, e.answer(steps, func(w *tabwriter.Writer) {
 		row(w, "TENSOR", "TYPE", "SHAPE", "BECOMES", "REASON")
 		for _, s := range steps {
@@ -145,8 +204,9 @@ func dryRun(e *env, dir string, o quantise.Options) (err error) {
 			case s.Quantise:
 				becomes = o.Scheme
 			}
+			count[becomes]++
 			row(w, s.Name, s.From, dims(s.Shape), becomes, s.Reason)
 		}
-		row(w, "total", "", fmt.Sprintf("%d -> %d bytes", before, after), "", "")
+		row(w, "total", "", fmt.Sprintf("%d -> %d bytes", before, after), fmt.Sprintf("%d %s, %d stay, %d refused", count[o.Scheme], o.Scheme, count["stays"], count["refused"]), "")
 	}))
 }
