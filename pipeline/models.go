@@ -2,8 +2,8 @@ package pipeline
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -57,7 +57,9 @@ func Models(ctx context.Context, d Deps, alias string) ([]Registered, error) {
 			if err != nil && !r.Missing {
 				return nil, err
 			}
-			r.Source, r.License = origin(ctx, d, v.Run)
+			if made, err := Making(ctx, d, v); err == nil { // else its records are elsewhere, or gone
+				r.Source, r.License = made.Source, made.License
+			}
 			out = append(out, r)
 		}
 	}
@@ -88,27 +90,53 @@ func states(ctx context.Context, d Deps, alias string) (func(version string) (st
 	}, nil
 }
 
-// origin is where a run's weights came from, as far as its records are here.
-func origin(ctx context.Context, d Deps, run string) (source, license string) {
-	h, err := Read(ctx, d.Store, run)
+// Made is how a version's weights came to be.
+type Made struct {
+	Digest  string `json:"digest"`            // of the weights
+	Base    string `json:"base,omitempty"`    // of those that they were quantised from; empty: they are the source's
+	Source  string `json:"source,omitempty"`  // of the run that made them, with its commit if it has one
+	License string `json:"license,omitempty"` // as its card says
+}
+
+// Making reads from the run's records how the weights of v were made.
+func Making(ctx context.Context, d Deps, v Version) (Made, error) {
+	h, err := Read(ctx, d.Store, v.Run)
 	if err != nil {
-		return "", ""
+		return Made{}, fmt.Errorf("run %s, which made %s: %w", v.Run, v.Name, err)
+	}
+	if err := Here(ctx, d.Blobs, h); err != nil {
+		return Made{}, err
 	}
 	spec, err := ReadSpec(ctx, d.Blobs, h)
 	if err != nil {
-		return "", ""
+		return Made{}, err
 	}
-	source = spec.Source
 	rs, err := Records(ctx, d.Blobs, h)
+	if err != nil {
+		return Made{}, err
+	}
+	m := Made{Source: spec.Source}
 	for _, r := range rs {
 		var w struct {
+			Weights
 			Detail download.Snapshot `json:"detail"`
 		}
-		if err == nil && r.Stage == StageDownload && json.Unmarshal(r.Output, &w) == nil && w.Detail.Source != "" {
-			return w.Detail.Source, w.Detail.License
+		if r.Stage != StageDownload && r.Stage != StageQuantise {
+			continue
+		}
+		if err := unmarshal(r.Output, &w); err != nil {
+			return Made{}, fmt.Errorf("the record of %s of run %s: %w", r.Stage, v.Run, err)
+		}
+		if r.Stage == StageDownload {
+			m.Digest, m.License = w.Digest, w.Detail.License
+			if w.Detail.Source != "" {
+				m.Source = w.Detail.Source
+			}
+		} else if w.Dir == v.Dir && w.Digest != m.Digest {
+			m.Digest, m.Base = w.Digest, m.Digest
 		}
 	}
-	return source, ""
+	return m, nil
 }
 
 // Folder is a folder of weights below the state directory. Freed is what its removal

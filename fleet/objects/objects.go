@@ -191,8 +191,9 @@ const partSize = 32 << 20
 
 // Write stores size bytes under key, over what is there. The store checks what it gets.
 func (b *Bucket) Write(ctx context.Context, key string, r io.Reader, size int64) error {
+	_, anywhere := r.(io.ReaderAt)
 	_, err := b.client.PutObject(ctx, b.name, b.key(key), r, size, minio.PutObjectOptions{
-		PartSize: partSize, NumThreads: 4, ContentType: "application/octet-stream",
+		PartSize: partSize, NumThreads: 4, ConcurrentStreamParts: !anywhere, ContentType: "application/octet-stream",
 	})
 	return b.said("writing", key, err)
 }

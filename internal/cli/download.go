@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -33,6 +32,8 @@ of its content. SOURCE is one of
   DIR                        a folder
   hf://org/name@revision     a repository of the Hugging Face Hub
   s3://bucket/prefix         a prefix in an object store that speaks S3
+  s3://bucket/prefix#NAME@VERSION
+                             a version that llmops models push has stored there
   https://host/folder/       a folder of a web server that has a SHA256SUMS
 
 Every file is verified where it went: by the Hub's digests, and a SHA256SUMS in a
@@ -75,13 +76,8 @@ AWS_PROFILE, AWS_REGION, AWS_ENDPOINT_URL_S3, or by the role of the machine.
 
 func (e *env) download(ctx context.Context, s download.Sources, src, out string) error {
 	got, err := s.Fetch(ctx, src, out, e.bytes())
-	for _, refusal := range refusals {
-		if errors.Is(err, refusal) {
-			return &exitError{exitUsage, err}
-		}
-	}
 	if err != nil {
-		return err
+		return refused(err)
 	}
 	for _, w := range got.Warnings {
 		e.say("warning: %s", w)

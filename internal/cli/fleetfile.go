@@ -31,7 +31,7 @@ func (e *env) onFleet(h *home) error {
 		if err != nil {
 			return &exitError{exitUsage, err}
 		}
-		h.blobs = objects.NewBlobs(bucket, h.dir)
+		h.blobs, h.bucket = objects.NewBlobs(bucket, h.dir), f.Blobs
 	}
 	if f.Scheduler == "local" {
 		return nil

@@ -33,6 +33,7 @@ type home struct {
 	local     *local.Store // of this machine alone
 	store     fleet.Store
 	blobs     fleet.Blobs
+	bucket    string // that blobs are in; empty: a folder
 	scheduler scheduler
 	sources   download.Sources
 	fleet     string   // the file that names the fleet; empty: this machine

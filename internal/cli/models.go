@@ -13,31 +13,37 @@ import (
 func newModelsCmd(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "models",
-		Short: "List versions and their weights, and remove what nothing needs",
+		Short: "List versions and their weights, share them, remove what nothing needs",
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newModelsListCmd(e), newModelsGCCmd(e))
+	c.AddCommand(newModelsListCmd(e), newModelsShowCmd(e), newModelsPushCmd(e), newModelsPullCmd(e), newModelsGCCmd(e))
 	return c
 }
 
 func newModelsListCmd(e *env) *cobra.Command {
-	return &cobra.Command{
+	var at string
+	c := &cobra.Command{
 		Use:   "list [ALIAS]",
 		Short: "List the versions of every alias, or of one",
 		Long: `List shows each version of an alias: whether it is live, standby or deployed, how its
-weights were made, by which run, from what source, and how large they are here.
+weights were made, by which run, from what source, and how large they are here; with
+--registry, what a registry has.
 
-  llmops models list freight`,
+  llmops models list freight
+  llmops models list --registry s3://acme/models`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			h, err := e.openHome()
-			if err != nil {
-				return err
-			}
 			alias := ""
 			if len(args) == 1 {
 				alias = args[0]
+			}
+			if at != "" {
+				return e.registered(cmd.Context(), at, alias)
+			}
+			h, err := e.openHome()
+			if err != nil {
+				return err
 			}
 			all, err := pipeline.Models(cmd.Context(), h.deps(), alias)
 			if err != nil {
@@ -52,6 +58,8 @@ weights were made, by which run, from what source, and how large they are here.
 			return e.answer(all, func(w *tabwriter.Writer) { modelsTable(w, all) })
 		},
 	}
+	c.Flags().StringVar(&at, "registry", "", "list this registry, as s3://bucket/prefix")
+	return c
 }
 
 func modelsTable(w *tabwriter.Writer, all []pipeline.Registered) {

@@ -11,6 +11,7 @@ import (
 
 	"llmops/fleet/objects"
 	"llmops/model"
+	"llmops/pipeline/download/registry"
 	"llmops/pipeline/download/transfer"
 )
 
@@ -52,6 +53,35 @@ func (s Sources) objects(ctx context.Context, src string) (listing, error) {
 		err = l.vouch(ctx, b)
 	}
 	return l, err
+}
+
+// registered lists a version of a registry: the digests of its manifest vouch for all.
+func (s Sources) registered(ctx context.Context, at, ref string) (listing, error) {
+	name, version, err := registry.ParseRef(ref)
+	if err != nil {
+		return listing{}, err
+	}
+	b, err := objects.Open(at, s.Objects)
+	if err != nil {
+		return listing{}, err
+	}
+	m, err := registry.Get(ctx, b, name, version)
+	if err != nil {
+		return listing{}, err
+	}
+	l := listing{name: b.String() + "#" + ref, id: b.String() + "#" + string(m.Digest), vouchers: true, license: m.License}
+	keys := map[string]string{}
+	for _, f := range m.Files {
+		if keys[f.Path], err = objects.BlobKey(string(f.Digest)); err != nil {
+			return listing{}, err
+		}
+		l.files = append(l.files, transfer.File{Path: f.Path, Size: f.Size, SHA256: f.Digest.Hex()})
+	}
+	c := s.client()
+	l.remote = func(f transfer.File) *transfer.Remote {
+		return &transfer.Remote{Client: c, File: f, Address: func(ctx context.Context) (string, error) { return b.Address(ctx, keys[f.Path]) }}
+	}
+	return l, nil
 }
 
 // quoted is an entity tag as requests have it.

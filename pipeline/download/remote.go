@@ -24,6 +24,7 @@ type listing struct {
 	remote   func(transfer.File) *transfer.Remote
 	unknown  []string // files that nothing vouches for
 	vouchers bool     // there is a list of digests
+	license  string   // empty: it is not said
 }
 
 // client makes the requests of a source that is not the Hub.
@@ -55,7 +56,7 @@ func (s Sources) bring(ctx context.Context, l listing, root string, progress fun
 		return Snapshot{}, fmt.Errorf("%s is being fetched into %s by another process: %w", l.name, root, errors.Join(err, errBusy))
 	}
 	defer func() { _ = lock.Close() }()
-	out := Snapshot{Source: l.name, Checked: len(l.files) - len(l.unknown)}
+	out := Snapshot{Source: l.name, License: l.license, Checked: len(l.files) - len(l.unknown)}
 	note := filepath.Join(root, ".fetched-"+name)
 	if b, err := os.ReadFile(note); err == nil {
 		if d, err := model.ParseDigest(string(b)); err == nil && Whole(ctx, filepath.Join(root, d.Hex()), d) {

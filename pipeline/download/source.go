@@ -12,6 +12,7 @@ import (
 	"llmops/model"
 	"llmops/model/safetensors"
 	"llmops/pipeline/download/hub"
+	"llmops/pipeline/download/registry"
 	"llmops/pipeline/download/transfer"
 )
 
@@ -39,7 +40,11 @@ func CheckSource(src string) error {
 		_, err := hub.ParseRepo(src)
 		return err
 	case strings.HasPrefix(src, objects.Scheme):
-		_, err := objects.Open(src, objects.Options{Anonymous: true})
+		at, ref, registered := strings.Cut(src, "#")
+		_, err := objects.Open(at, objects.Options{Anonymous: true})
+		if err == nil && registered {
+			_, _, err = registry.ParseRef(ref)
+		}
 		return err
 	case onWeb(src):
 		_, err := parseWeb(src)
@@ -56,6 +61,9 @@ func onWeb(src string) bool {
 func (s Sources) list(ctx context.Context, src string) (listing, error) {
 	if onWeb(src) {
 		return s.web(ctx, src)
+	}
+	if at, ref, ok := strings.Cut(src, "#"); ok {
+		return s.registered(ctx, at, ref)
 	}
 	return s.objects(ctx, src)
 }
@@ -116,8 +124,15 @@ func (s Sources) Fetch(ctx context.Context, src, root string, progress func(done
 	return out.link(ctx, got.Dir, root)
 }
 
-// complete holds a folder to what engines load.
+// complete holds a folder to what engines load: a model, or an adapter.
 func complete(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, registry.AdapterConfig)); err == nil {
+		f, err := safetensors.Open(filepath.Join(dir, "adapter_model.safetensors"))
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}
 	if _, err := model.LoadShape(dir); err != nil {
 		return err
 	}
