@@ -1,0 +1,328 @@
+"""Compares quantising on a processor. Each line that is printed is one measurement; a
+part that cannot be measured here says so.
+
+equal   every tensor and scale of every data-free scheme, byte for byte, against
+        llm-compressor's model_free_ptq, for bf16, f16 and f32, and blocks of E4M3
+floor   wall over reading all and writing half of the same files, a kernel at a time
+peer    time and memory of model_free_ptq for the same files
+logits  the result in transformers with compressed-tensors and in the embedded engine,
+        against the source
+cgroup  16 GiB in a control group of 1 GiB"""
+import json, os, pathlib, shutil, statistics, struct, subprocess, sys, time, urllib.request
+
+here, work = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+mib, rounds, parts = int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:] or ["equal", "floor", "peer", "logits", "cgroup"]
+llmops, floor = here / ".venv/bin/llmops", here / ".venv/bin/quantisefloor"
+presets = {"fp8-dynamic": "FP8_DYNAMIC", "fp8-block": "FP8_BLOCK", "int8": "W8A8", "int8-weight": "W8A16", "int4": "W4A16"}
+kept = ["lm_head", "re:.*embed_tokens"]
+failed = []
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def config(hidden, inner, layers, dtype="bfloat16", vocab=512, heads=4, kv=2, **more):
+    return json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": hidden, "intermediate_size": inner,
+                       "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv, "vocab_size": vocab, "torch_dtype": dtype,
+                       "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 512, **more})
+
+
+def layer(l, hidden, inner, kv):
+    p = f"model.layers.{l}."
+    return {p + "self_attn.q_proj": (hidden, hidden), p + "self_attn.k_proj": (kv, hidden), p + "self_attn.v_proj": (kv, hidden), p + "self_attn.o_proj": (hidden, hidden),
+            p + "mlp.gate_proj": (inner, hidden), p + "mlp.up_proj": (inner, hidden), p + "mlp.down_proj": (hidden, inner)}
+
+
+def run(argv, check=True, **kw):
+    """Runs a command and returns wall s, CPU s, peak MiB."""
+    began = time.monotonic()
+    p = subprocess.Popen([str(a) for a in argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **kw)
+    err = p.stderr.read()
+    _, status, usage = os.wait4(p.pid, 0)
+    p.returncode = os.waitstatus_to_exitcode(status)
+    if check and p.returncode:
+        raise SystemExit(f"{argv}: exit {p.returncode}: {err.decode()[-2000:]}")
+    return time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def clear(*dirs):
+    for d in dirs:
+        shutil.rmtree(d, ignore_errors=True)
+
+
+# ---- equal
+
+
+def nasty(torch, rows, cols, dtype):
+    """Rows that differ in size by orders of magnitude, and what rounding trips over."""
+    x = torch.randn(rows, cols) * 0.05 * torch.exp(torch.randn(rows, 1) * 2)
+    x[1] = 0
+    x[2, 3] = -0.0
+    x[3] *= 1e-6
+    x[4] = 1e-30
+    x[5] = 1e-38 * torch.randn(cols)
+    if dtype != torch.float16:
+        x[6] = 1e37 * torch.randn(cols)
+    x[7] = torch.arange(cols) % 449 - 224  # ties
+    return x.to(dtype).contiguous()
+
+
+def same(torch, name, a, b):
+    from safetensors.torch import load_file
+    x, y = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+    wrong = sorted(set(x) ^ set(y))
+    for k in set(x) & set(y):
+        if x[k].dtype != y[k].dtype or x[k].shape != y[k].shape or not torch.equal(x[k].contiguous().view(torch.uint8), y[k].contiguous().view(torch.uint8)):
+            wrong.append(k)
+    if wrong:
+        failed.append(name)
+    say(f"equal    {name:34} {len(x)} tensors, " + ("byte for byte" if not wrong else f"{len(wrong)} DIFFER: {wrong[:5]}"))
+
+
+def equal():
+    import torch
+    from compressed_tensors.entrypoints.convert import FP8BlockDequantizer
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from llmcompressor import model_free_ptq
+    from safetensors.torch import save_file
+
+    src, ours, theirs = work / "small", work / "ours", work / "theirs"
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        torch.manual_seed(1)
+        clear(src)
+        src.mkdir()
+        t = {"model.embed_tokens.weight": nasty(torch, 512, 256, dtype), "lm_head.weight": nasty(torch, 512, 256, dtype), "model.norm.weight": torch.ones(256, dtype=dtype)}
+        for l in range(2):
+            for name, (r, c) in layer(l, 256, 384, 128).items():
+                t[name + ".weight"] = nasty(torch, r, c, dtype)
+        t["model.layers.0.self_attn.k_proj.weight"].zero_()
+        save_file(t, src / "model.safetensors", metadata={"format": "pt"})
+        (src / "config.json").write_text(config(256, 384, 2, str(dtype).split(".")[1]))
+        for scheme, preset in presets.items():
+            clear(ours, theirs)
+            run([llmops, "quantise", src, "--scheme", scheme, "--out", ours])
+            model_free_ptq(str(src), str(theirs), scheme=preset, ignore=kept, device="cpu")
+            same(torch, f"{scheme} of {str(dtype).split('.')[1]}", ours, theirs)
+        whole = {"fp8-static": QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(num_bits=8, type="float", strategy="tensor"), input_activations=QuantizationArgs(num_bits=8, type="float", strategy="token", dynamic=True)),
+                 "int4-tensor": QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(num_bits=4, type="int", strategy="tensor"))}
+        for scheme, preset in whole.items():
+            clear(ours, theirs)
+            more = []
+            if scheme == "fp8-static":
+                scales = work / "scales.json"
+                scales.write_text(json.dumps({"activations": {n: 0.5 for l in range(2) for n in layer(l, 256, 384, 128)}}))
+                more = ["--scales", scales]
+            run([llmops, "quantise", src, "--scheme", scheme, "--out", ours, *more])
+            model_free_ptq(str(src), str(theirs), scheme=preset, ignore=kept, device="cpu")
+            if scheme == "fp8-static":  # theirs has no way to take scales of activations
+                from safetensors.torch import load_file
+                x = load_file(ours / "model.safetensors")
+                save_file({k: v for k, v in x.items() if not k.endswith("input_scale")}, ours / "model.safetensors")
+            same(torch, f"{scheme} of {str(dtype).split('.')[1]}", ours, theirs)
+    # A source in blocks of E4M3, as DeepSeek publishes them.
+    torch.manual_seed(2)
+    clear(src)
+    src.mkdir()
+    t = {}
+    for name, (r, c) in layer(0, 256, 384, 128).items():
+        t[name + ".weight"] = (torch.randn(r, c) * 60).clamp(-448, 448).to(torch.float8_e4m3fn)
+        t[name + ".weight_scale_inv"] = torch.rand(-(-r // 128), -(-c // 128)) * 1e-3
+    save_file(t, src / "model.safetensors", metadata={"format": "pt"})
+    quant = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    (src / "config.json").write_text(config(256, 384, 1, quantization_config=quant))
+    for scheme, preset in presets.items():
+        clear(ours, theirs)
+        run([llmops, "quantise", src, "--scheme", scheme, "--out", ours])
+        model_free_ptq(str(src), str(theirs), scheme=preset, ignore=kept, device="cpu", converter=FP8BlockDequantizer(targets=["re:.*_proj$"]))
+        same(torch, f"{scheme} of E4M3 in blocks", ours, theirs)
+
+
+# ---- floor, peer, cgroup
+
+
+def big(path, mib, shards):
+    """Layers of the shape of Llama-3-8B, Gaussian, of so many MiB at most."""
+    if (path / "config.json").exists():
+        return
+    import torch
+    torch.manual_seed(0)
+    clear(path)
+    path.mkdir()
+    hidden, inner, kv = 4096, 14336, 1024
+    noise = (torch.randn(32 << 20) * 0.02).to(torch.bfloat16).view(torch.uint8).numpy().tobytes()
+    tensors, layers, total = [], 0, 0
+    while total + sum(2 * r * c for r, c in layer(0, hidden, inner, kv).values()) <= mib << 20:
+        for name, (r, c) in layer(layers, hidden, inner, kv).items():
+            tensors.append((name + ".weight", r, c))
+            total += 2 * r * c
+        layers += 1
+    where, per = {}, -(-len(tensors) // shards)
+    for i in range(shards):
+        name, head, at = f"model-{i + 1:05}-of-{shards:05}.safetensors", {}, 0
+        for n, r, c in tensors[i * per:(i + 1) * per]:
+            head[n] = {"dtype": "BF16", "shape": [r, c], "data_offsets": [at, at + 2 * r * c]}
+            at, where[n] = at + 2 * r * c, name
+        raw = json.dumps(head).encode()
+        raw += b" " * (-len(raw) % 8)
+        with open(path / name, "wb") as f:
+            f.write(struct.pack("<Q", len(raw)) + raw)
+            while at > 0:
+                f.write(noise[:min(at, len(noise))])
+                at -= len(noise)
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}))
+    (path / "config.json").write_text(config(hidden, inner, layers, heads=32, kv=8))
+
+
+def size(path):
+    return sum(f.stat().st_size for f in path.glob("*.safetensors"))
+
+
+def levels():
+    flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+    out = {"go": "cpu.avx2=off,cpu.avx512f=off"}
+    if "avx2" in flags:
+        out = {"avx2": "cpu.avx512f=off", **out}
+    if "avx512bw" in flags:
+        return {"avx512": "", **out}
+    say("floor    avx512: not measured, this processor has none")
+    return out
+
+
+def floors():
+    src = work / "big"
+    big(src, mib, 4)
+    gib, cores = size(src) / 2**30, os.sched_getaffinity(0)
+    places = {"disk": work}
+    if shutil.disk_usage("/dev/shm").free > 3 * size(src):
+        places["memory"] = pathlib.Path("/dev/shm/llmops-bench-quantise")
+    for place, at in places.items():
+        at.mkdir(exist_ok=True)
+        for n in sorted({1, min(2, len(cores))}):
+            pin = dict(preexec_fn=lambda: os.sched_setaffinity(0, sorted(cores)[:n]))
+            out = at / "out"
+            took = {}
+            for r in range(rounds):
+                for f in src.glob("*.safetensors"):  # warm
+                    subprocess.run(["cat", f], stdout=subprocess.DEVNULL)
+                runs = {"floor": ([floor, "--in", src, "--out", out], ""), "floor with digests": ([floor, "--in", src, "--out", out, "--digests"], "")}
+                for l, debug in levels().items() if r == 0 else known.items():
+                    runs[l] = ([llmops, "quantise", src, "--scheme", "fp8-dynamic", "--out", out], debug)
+                known = {l: d for l, (_, d) in runs.items() if not l.startswith("floor")}
+                for name, (argv, debug) in runs.items():
+                    if name == "go" and r > 0:
+                        continue  # slow, and not what is close
+                    clear(out)
+                    subprocess.run(["sync"])
+                    took.setdefault(name, []).append(run(argv, env=dict(os.environ, GODEBUG=debug), **pin))
+            clear(out)
+            wall = {k: statistics.median(x[0] for x in v) for k, v in took.items()}
+            cpu = {k: statistics.median(x[1] for x in v) for k, v in took.items()}
+            for k in wall:
+                ratio = "" if k.startswith("floor") else f", wall {wall[k] / wall['floor']:.2f} of the floor, {wall[k] / wall['floor with digests']:.2f} with its digests"
+                say(f"floor    {place}, {n} core{'s' * (n > 1)}, {gib:.2f} GiB: {k:18} {wall[k]:6.2f} s, {cpu[k]:6.2f} CPU s{ratio}")
+        if at != work:
+            clear(at)
+
+
+def peer():
+    src, out = work / "big", work / "out"
+    big(src, mib, 4)
+    code = f"from llmcompressor import model_free_ptq; model_free_ptq({str(src)!r}, {str(out)!r}, scheme='FP8_DYNAMIC', ignore={kept!r}, device='cpu')"
+    for name, argv in {"model_free_ptq": [sys.executable, "-c", code], "llmops": [llmops, "quantise", src, "--scheme", "fp8-dynamic", "--out", out]}.items():
+        clear(out)
+        subprocess.run(["sync"])
+        wall, cpu, peak = run(argv)
+        say(f"peer     {size(src) / 2**30:.2f} GiB fp8-dynamic: {name:15} {wall:7.2f} s, {cpu:7.2f} CPU s, {peak:6.0f} MiB at most")
+    clear(out)
+
+
+def cgroup():
+    need = 30 << 30
+    if shutil.disk_usage(work).free < need:
+        return say(f"cgroup   skipped: {shutil.disk_usage(work).free / 2**30:.0f} GiB of free disk, 30 are needed")
+    v1, v2 = pathlib.Path("/sys/fs/cgroup/memory"), pathlib.Path("/sys/fs/cgroup")
+    group = (v1 if (v1 / "memory.limit_in_bytes").exists() else v2) / "llmops-bench-quantise"
+    limit, peak = ("memory.limit_in_bytes", "memory.max_usage_in_bytes") if group.parent == v1 else ("memory.max", "memory.peak")
+    try:
+        group.mkdir(exist_ok=True)
+        (group / limit).write_text(str(1 << 30))
+    except OSError as e:
+        return say(f"cgroup   skipped: no control group to be had: {e}")
+    src, out = work / "huge", work / "out"
+    big(src, 16384, 4)
+    clear(out)
+    try:
+        wall, cpu, rss = run(["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", llmops, "quantise", src, "--scheme", "fp8-dynamic", "--memory", "512MiB", "--out", out])
+        say(f"cgroup   {size(src) / 2**30:.2f} GiB in 1 GiB: {wall:.1f} s, {cpu:.1f} CPU s, {rss:.0f} MiB resident at most, the group {int((group / peak).read_text()) / 2**20:.0f} MiB with its page cache")
+    finally:
+        clear(out, src)
+        time.sleep(0.1)
+        group.rmdir()
+
+
+# ---- logits
+
+
+def engine(path, prompt):
+    """Log probabilities of prompt from the embedded engine."""
+    port = 18467
+    p = subprocess.Popen([llmops, "engine", "serve", "--model", path, "--listen", f"127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health").read()
+                break
+            except OSError:
+                time.sleep(0.1)
+        body = json.dumps({"model": json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models"))["data"][0]["id"], "prompt": prompt, "max_tokens": 1, "prompt_logprobs": 0}).encode()
+        r = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"})
+        got = json.load(urllib.request.urlopen(r))["choices"][0]["prompt_logprobs"]
+        return [step[str(token)]["logprob"] for token, step in zip(prompt[1:], got[1:])]
+    finally:
+        p.terminate()
+        p.wait()
+
+
+def logits():
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    src, out = here / "../../examples/freight/weights", work / "out"
+    text = [json.loads(line) for line in open(here / "../../examples/freight/traffic.jsonl")][:8]
+    from transformers import AutoTokenizer
+    tok = AutoTokenizer.from_pretrained(src)
+    prompts = [tok(json.dumps(t))["input_ids"][:96] for t in text]
+
+    def hf(path):
+        m = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+        got = []
+        for p in prompts:
+            with torch.no_grad():
+                l = torch.log_softmax(m(torch.tensor([p])).logits[0].float(), -1)
+            got.append([l[i, t].item() for i, t in enumerate(p[1:])])
+        return got
+
+    def off(a, b):
+        return statistics.mean(abs(x - y) for p, q in zip(a, b) for x, y in zip(p, q))
+
+    parent, ours = hf(src), [engine(src, p) for p in prompts]
+    n = sum(len(p) for p in parent)
+    say(f"logits   freight, {n} log probabilities, mean differences in nats: the source, transformers to engine {off(parent, ours):.4f}")
+    for scheme in presets:
+        clear(out)
+        # Blocks of 128 do not divide the heads of this model.
+        run([llmops, "quantise", src, "--scheme", scheme, "--out", out] + (["--keep", "re:.*k_proj"] if scheme == "fp8-block" else []))
+        t, e = hf(out), [engine(out, p) for p in prompts]
+        say(f"logits   {scheme:12} to the source: transformers {off(t, parent):.4f}, engine {off(e, ours):.4f}; transformers to engine {off(t, e):.4f}")
+        if off(t, e) > 0.5 * max(off(t, parent), 0.05):
+            failed.append(f"logits of {scheme}")
+    clear(out)
+    if shutil.which("vllm") is None:
+        say("logits   vLLM: not measured, it is not installed")
+
+
+for part in parts:
+    {"equal": equal, "floor": floors, "peer": peer, "logits": logits, "cgroup": cgroup}[part]()
+if failed:
+    raise SystemExit("failed: " + ", ".join(failed))
