@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -36,6 +37,10 @@ type Request struct {
 	Encode       bool   // the answer is vectors or scores: its end is its first token
 	Class        string // carried into the result
 	Want         int    // output tokens the request asks for exactly; 0: open
+
+	// Next is the session's next turn and the pause before it, asked for when
+	// this turn has been answered; a nil request ends the session. Nil: no session.
+	Next func() (*Request, time.Duration)
 }
 
 // Source makes the i-th request of a run, i from 0. It is called in order, from
@@ -75,7 +80,8 @@ func (o Options) withDefaults() Options {
 // and so independent of them.
 type Stats struct {
 	Sent     int           `json:"sent"`
-	Wall     time.Duration `json:"wall_ns"` // from the start to the end of the last request
+	Wall     time.Duration `json:"wall_ns"`     // from the start to the end of the last request
+	LastDue  time.Duration `json:"last_due_ns"` // the last arrival, or the last start of a closed loop
 	MeanOpen float64       `json:"mean_open"`
 	PeakOpen int           `json:"peak_open"`
 	Stopped  bool          `json:"stopped,omitempty"` // by its context, before the pacer's end
@@ -86,67 +92,149 @@ var (
 	errOpen    = errors.New("too many requests are open")
 )
 
+// run is what an open and a closed loop have in common.
+type run struct {
+	target Target
+	o      Options
+	start  time.Time
+	emit   func(*Result)
+	wg     sync.WaitGroup
+	open   openCount
+	next   atomic.Int64 // request numbers
+	out    sync.Mutex   // one emit at a time
+}
+
+func newRun(target Target, o Options, emit func(*Result)) *run {
+	return &run{target: target, o: o.withDefaults(), emit: emit, start: time.Now()}
+}
+
+func (r *run) now() time.Duration { return time.Since(r.start) }
+
 // Run sends requests as p says until p or ctx ends, waits for all answers and
 // calls emit for each result, in the order in which they end and never twice at
 // a time. When ctx ends, requests under way are cancelled and emitted as such.
-// The error is the source's; results until then are emitted.
+// A session's first turn is an arrival, the others follow their answers. The
+// error is the source's; results until then are emitted.
 func Run(ctx context.Context, target Target, p Pacer, source Source, o Options, emit func(*Result)) (Stats, error) {
-	o = o.withDefaults()
-	var (
-		wg    sync.WaitGroup
-		count openCount
-		out   sync.Mutex // one emit at a time
-		stats Stats
-		start = time.Now()
-		timer = time.NewTimer(0)
-	)
+	var stats Stats
+	r := newRun(target, o, emit)
+	timer := time.NewTimer(0)
 	defer timer.Stop()
-	now := func() time.Duration { return time.Since(start) }
-	for {
+	for i := 0; ; i++ {
 		at, ok := p.Next()
 		if !ok {
 			break
 		}
-		r, err := source(stats.Sent)
+		q, err := source(i)
 		if err != nil {
-			wg.Wait()
-			return stats, fmt.Errorf("making request %d: %w", stats.Sent, err)
+			r.wg.Wait()
+			return stats, fmt.Errorf("making request %d: %w", i, err)
 		}
-		if !wait(ctx, timer, at-now()) {
+		if !wait(ctx, timer, at-r.now()) {
 			stats.Stopped = true
 			break
 		}
-		res := &Result{ID: stats.Sent, Class: r.Class, Scheduled: at, Stream: r.Stream, Want: r.Want, Count: CountUnknown}
-		stats.Sent++
-		open := count.add(now(), 1)
-		wg.Go(func() {
-			if open > o.MaxOpen {
-				res.fail(KindLimit, errOpen)
-			} else {
-				send(ctx, target, r, now, res, o.Timeout)
-			}
-			res.End = now()
-			count.add(res.End, -1)
-			out.Lock()
-			defer out.Unlock()
-			emit(res)
-		})
+		stats.LastDue = at
+		id := int(r.next.Add(1) - 1)
+		open := r.open.add(r.now(), 1)
+		r.wg.Go(func() { r.session(ctx, q, id, at, open) })
 	}
-	wg.Wait()
-	stats.Wall = now()
-	stats.MeanOpen, stats.PeakOpen = count.result(stats.Wall)
+	r.finish(&stats)
 	return stats, nil
 }
 
-func send(ctx context.Context, target Target, r *Request, now func() time.Duration, res *Result, limit time.Duration) {
-	run := ctx
+// Closed is a loop of n clients, each of which sends its next request when the
+// last has ended, until the time until, limit requests (0: no limit) or the end
+// of ctx. Clients begin evenly over the time ramp, since n first requests at once
+// are a burst that no later moment has. A request is due when its client is free.
+func Closed(ctx context.Context, target Target, n int, ramp, until time.Duration, limit int, source Source, o Options, emit func(*Result)) (Stats, error) {
+	var (
+		stats  Stats
+		mu     sync.Mutex // guards what follows, and the source
+		made   int
+		failed error
+	)
+	r := newRun(target, o, emit)
+	begin := func() (q *Request, at time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		at = r.now()
+		if failed != nil || ctx.Err() != nil || at >= until || limit > 0 && made >= limit {
+			return nil, 0
+		}
+		if q, failed = source(made); failed != nil {
+			failed = fmt.Errorf("making request %d: %w", made, failed)
+			return nil, 0
+		}
+		made++
+		stats.LastDue = at
+		return q, at
+	}
+	for i := range n {
+		first := time.Duration(float64(ramp) * float64(i) / float64(n))
+		r.wg.Go(func() {
+			timer := time.NewTimer(0)
+			defer timer.Stop()
+			if !wait(ctx, timer, first-r.now()) {
+				return
+			}
+			for q, at := begin(); q != nil; q, at = begin() {
+				r.session(ctx, q, int(r.next.Add(1)-1), at, r.open.add(r.now(), 1))
+			}
+		})
+	}
+	r.finish(&stats)
+	stats.Stopped = ctx.Err() != nil
+	return stats, failed
+}
+
+func (r *run) finish(stats *Stats) {
+	r.wg.Wait()
+	stats.Sent, stats.Wall = int(r.next.Load()), r.now()
+	stats.MeanOpen, stats.PeakOpen = r.open.result(stats.Wall)
+}
+
+// session sends q, and the turns that follow it as long as they succeed.
+func (r *run) session(ctx context.Context, q *Request, id int, at time.Duration, open int) {
+	for turn := 0; ; turn++ {
+		res := &Result{ID: id, Class: q.Class, Scheduled: at, Stream: q.Stream, Want: q.Want, Conversation: q.Conversation, Turn: turn, Count: CountUnknown}
+		if open > r.o.MaxOpen {
+			res.fail(KindLimit, errOpen)
+		} else {
+			send(ctx, r.target, q, r.now, res, r.o.Timeout)
+		}
+		res.End = r.now()
+		r.open.add(res.End, -1)
+		r.out.Lock()
+		r.emit(res)
+		r.out.Unlock()
+		if q.Next == nil || !res.OK() {
+			return
+		}
+		var pause time.Duration
+		if q, pause = q.Next(); q == nil {
+			return
+		}
+		at = res.End + pause
+		timer := time.NewTimer(at - r.now())
+		on := wait(ctx, timer, at-r.now())
+		timer.Stop()
+		if !on {
+			return
+		}
+		id, open = int(r.next.Add(1)-1), r.open.add(r.now(), 1)
+	}
+}
+
+func send(ctx context.Context, target Target, q *Request, now func() time.Duration, res *Result, limit time.Duration) {
+	all := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errTimeout)
 	defer cancel()
-	target(ctx, r, now, res)
+	target(ctx, q, now, res)
 	// Whatever the transport calls it, these two are what happened.
 	if res.Kind != "" && ctx.Err() != nil {
-		if run.Err() != nil {
-			res.fail(KindCancelled, context.Cause(run))
+		if all.Err() != nil {
+			res.fail(KindCancelled, context.Cause(all))
 		} else {
 			res.fail(KindTimeout, errTimeout)
 		}

@@ -709,3 +709,280 @@ func BenchmarkChunk(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/chunks, "ns/chunk")
 }
+
+// Gaps of a gamma distribution vary by 1/√burstiness of their mean, and are not
+// stretched to fit a length.
+func TestGamma(t *testing.T) {
+	for _, burst := range []float64{0.25, 1, 4} {
+		at := take(Gamma(50, burst, 3), 40_000)
+		var mean, v float64
+		for i := 1; i < len(at); i++ {
+			mean += (at[i] - at[i-1]).Seconds() / float64(len(at)-1)
+		}
+		for i := 1; i < len(at); i++ {
+			d := (at[i] - at[i-1]).Seconds() - mean
+			v += d * d / float64(len(at)-1)
+		}
+		if cv := math.Sqrt(v) / mean; math.Abs(mean/0.02-1) > 0.04 || math.Abs(cv*math.Sqrt(burst)-1) > 0.05 {
+			t.Errorf("burstiness %v: mean gap %v, CV %v", burst, mean, cv)
+		}
+	}
+	if _, ok := Gamma(0, 1, 1).Next(); ok {
+		t.Error("a rate of nothing")
+	}
+}
+
+func TestRamp(t *testing.T) {
+	// From 0 to 10 a second in 10 s: the 50th is due at the end of the ramp, and
+	// from there on every 100 ms.
+	at := take(Ramp(Constant(1), 0, 10, 10*time.Second), 71)
+	for i, want := range map[int]time.Duration{0: 0, 2: 2 * time.Second, 8: 4 * time.Second, 50: 10 * time.Second, 60: 11 * time.Second, 70: 12 * time.Second} {
+		if d := at[i] - want; d < -time.Microsecond || d > time.Microsecond {
+			t.Errorf("request %d is due at %v, want %v", i, at[i], want)
+		}
+	}
+	down := take(Ramp(Constant(1), 10, 1, 10*time.Second), 60)
+	if down[1] > 101*ms || down[59]-down[58] != time.Second || !slices.IsSorted(down) {
+		t.Errorf("%v", down)
+	}
+	if same := take(Ramp(Constant(1), 4, 4, time.Second), 9); same[8] != 2*time.Second {
+		t.Errorf("%v", same)
+	}
+}
+
+// A closed loop hands each client's slot on without a gap, and its clients do not
+// all begin at once.
+func TestClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		steady := func(_ context.Context, _ *Request, now func() time.Duration, res *Result) {
+			res.Sent = now()
+			time.Sleep(time.Second)
+			res.FirstToken, res.LastToken = now(), now()
+		}
+		var got []*Result
+		stats, err := Closed(t.Context(), steady, 4, 2*time.Second, 10*time.Second, 0, plain, Options{}, func(r *Result) { got = append(got, r) })
+		if err != nil || stats.PeakOpen != 4 || stats.Stopped || stats.Sent != len(got) {
+			t.Fatalf("%+v, %v", stats, err)
+		}
+		due := map[time.Duration]int{}
+		for _, r := range got {
+			due[r.Scheduled]++
+			if r.Sent != r.Scheduled {
+				t.Errorf("request %d left %v late", r.ID, r.Sent-r.Scheduled)
+			}
+		}
+		// Clients start at 0, 0.5, 1 and 1.5 s and send each second until 10 s.
+		if due[0] != 1 || due[500*ms] != 1 || due[time.Second] != 2 || due[1500*ms] != 2 || due[9500*ms] != 2 || len(got) != 10+10+9+9 {
+			t.Errorf("%d requests, due %v", len(got), due)
+		}
+		got = nil
+		if _, err = Closed(t.Context(), steady, 4, 0, time.Hour, 6, plain, Options{}, func(r *Result) { got = append(got, r) }); err != nil || len(got) != 6 {
+			t.Errorf("%d of 6, %v", len(got), err)
+		}
+		broken := errors.New("no more prompts")
+		if _, err = Closed(t.Context(), steady, 4, 0, time.Hour, 0, func(int) (*Request, error) { return nil, broken }, Options{}, nil); !errors.Is(err, broken) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// Turns of a session follow their answers, and a failed one ends it.
+func TestSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		target := func(_ context.Context, _ *Request, now func() time.Duration, res *Result) {
+			res.Sent = now()
+			time.Sleep(time.Second)
+			if n++; n == 5 {
+				res.fail(KindStream, errors.New("x"))
+				return
+			}
+			res.FirstToken, res.LastToken = now(), now()
+		}
+		source := func(int) (*Request, error) {
+			left := 2
+			q := &Request{Stream: true, Conversation: "c"}
+			q.Next = func() (*Request, time.Duration) {
+				if left--; left < 0 {
+					return nil, 0
+				}
+				return q, 5 * time.Second
+			}
+			return q, nil
+		}
+		var got []*Result
+		stats, err := Run(t.Context(), target, Trace([]time.Duration{0, 10 * time.Minute, 20 * time.Minute}), source, Options{}, func(r *Result) { got = append(got, r) })
+		if err != nil || len(got) != 3+2+3 || stats.PeakOpen != 1 {
+			t.Fatalf("%d results, %+v, %v", len(got), stats, err)
+		}
+		if got[1].Turn != 1 || got[1].Scheduled != 6*time.Second || got[2].Scheduled != 12*time.Second || got[3].Scheduled != 10*time.Minute {
+			t.Errorf("%+v", got[1])
+		}
+	})
+}
+
+// The window leaves the burst of the beginning and the drain of the end out of
+// rates and latencies, and no request that was due in it, however slow.
+func TestWindow(t *testing.T) {
+	res := func(at, ttft time.Duration, n int) *Result {
+		r := &Result{Stream: true, Scheduled: at, Sent: at, FirstToken: at + ttft, FirstTokens: 1, LastToken: at + ttft, Events: n, Output: n, Count: CountUsage}
+		for range n - 1 {
+			r.Gaps, r.Steps = append(r.Gaps, 100*ms), append(r.Steps, 1)
+			r.LastToken += 100 * ms
+		}
+		r.End = r.LastToken
+		return r
+	}
+	var all []*Result
+	for range 10 { // all at once, and slow for it
+		all = append(all, res(0, 900*ms, 21))
+	}
+	for i := range 8 {
+		all = append(all, res(time.Second+time.Duration(i)*time.Second, 100*ms, 5))
+	}
+	slow := res(8900*ms, 5*time.Second, 5)
+	all = append(all, slow)
+	s := SummariseIn(Window{time.Second, 9 * time.Second}, all, Stats{}, SLO{TTFT: time.Second})
+	if s.Attempted != 9 || s.TTFT.P50 != float64(100*ms) || s.TTFT.Max != float64(5*time.Second) || s.Good != 8 || s.Goodput != 1 {
+		t.Errorf("%+v", s)
+	}
+	// 8 × 5 tokens of those due in it, and of the ten of the burst what came from
+	// second 1 to second 2.9: 20 tokens each but that at 0.9 s.
+	if want := (8*5 + 10*20) / 8.0; math.Abs(s.OutputRate-want) > 1e-9 {
+		t.Errorf("%v tokens a second, want %v", s.OutputRate, want)
+	}
+	if s.ITL.N != 9*4 || s.ITL.P50 != float64(100*ms) || s.PeakRate < s.OutputRate {
+		t.Errorf("ITL %+v, peak %v", s.ITL, s.PeakRate)
+	}
+	if whole := Summarise(all, Stats{}, SLO{}); whole.Attempted != 19 || whole.TTFT.P50 == s.TTFT.P50 {
+		t.Errorf("%+v", whole)
+	}
+}
+
+// A peak below the mean is what one gets who counts events for tokens.
+func TestPeakCountsTokens(t *testing.T) {
+	r := &Result{Stream: true, FirstToken: 500 * ms, LastToken: 1500 * ms, End: 1500 * ms, Gaps: []time.Duration{time.Second}, Events: 2, Output: 100, Count: CountUsage}
+	if s := Summarise([]*Result{r}, Stats{}, SLO{}); s.PeakRate != 50 || s.OutputRate > 67 || s.OutputRate < 66 {
+		t.Errorf("peak %v, mean %v", s.PeakRate, s.OutputRate)
+	}
+}
+
+// Several tokens an event: the time between tokens is not that between events.
+func TestITLIsNotICL(t *testing.T) {
+	r := &Result{Stream: true, FirstToken: 100 * ms, FirstTokens: 2, LastToken: 500 * ms, End: 500 * ms, Gaps: []time.Duration{100 * ms, 300 * ms}, Steps: []int{1, 3}, Events: 3, Output: 6, Count: CountUsage}
+	s := Summarise([]*Result{r}, Stats{}, SLO{})
+	if s.ICL.N != 2 || s.ICL.Mean != float64(200*ms) || s.ITL.N != 4 || s.ITL.Mean != float64(100*ms) || s.TPOT.Mean != float64(100*ms) {
+		t.Errorf("ICL %+v, ITL %+v, TPOT %+v", s.ICL, s.ITL, s.TPOT)
+	}
+	r.Steps = []int{1}
+	if s := Summarise([]*Result{r}, Stats{}, SLO{}); s.ITL.N != 0 {
+		t.Errorf("an ITL out of events that were not all counted: %+v", s.ITL)
+	}
+	r.Steps = []int{1, 4}
+	s = Summarise([]*Result{r}, Stats{}, SLO{})
+	if i := slices.IndexFunc(s.Checks, func(c Check) bool { return c.Name == "steps" }); s.Checks[i].OK {
+		t.Error("steps that do not add up to the usage pass")
+	}
+}
+
+// The published sizes at which a quantile is supported by samples of which none
+// is above: 459 for p99 and 4603 for p99.9 at 99 %.
+func TestSupported(t *testing.T) {
+	for _, c := range []struct {
+		n    int
+		q    float64
+		over int
+		ok   bool
+	}{{458, 0.99, 0, false}, {459, 0.99, 0, true}, {4602, 0.999, 0, false}, {4603, 0.999, 0, true}, {0, 0.5, 0, false}, {662, 0.99, 1, true}, {661, 0.99, 0, true}} {
+		if over, ok := Supported(c.n, c.q); over != c.over || ok != c.ok {
+			t.Errorf("%d at %v: %d, %v", c.n, c.q, over, ok)
+		}
+	}
+	samples := make([]time.Duration, 500)
+	for i := range samples {
+		samples[i] = time.Duration(i)
+	}
+	if d := NewDist(samples); d.Upper99 != 499 || d.Upper999 != 0 || d.Upper95 <= d.P95 || d.Upper95 >= 499 {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestGrowing(t *testing.T) {
+	run := func(wait func(i int) time.Duration) (out []*Result) {
+		for i := range 400 {
+			at := time.Duration(i) * 50 * ms
+			d := wait(i)
+			out = append(out, &Result{Scheduled: at, Sent: at, FirstToken: at + d, LastToken: at + d, End: at + d})
+		}
+		return out
+	}
+	w := Window{0, 20 * time.Second}
+	if Growing(run(func(i int) time.Duration { return 500*ms + time.Duration(i%7)*20*ms }), w) {
+		t.Error("a steady run grows")
+	}
+	if !Growing(run(func(i int) time.Duration { return 500*ms + time.Duration(i)*20*ms }), w) {
+		t.Error("a queue that grows was not noticed")
+	}
+	if Growing(nil, w) || Growing(nil, Window{}) {
+		t.Error("nothing grows")
+	}
+}
+
+// A body that ends as HTTP says, behind a finish reason, is complete; servers that
+// send no [DONE] exist. One that is cut is not.
+func TestNoDone(t *testing.T) {
+	stop := openai.FinishStop
+	last := openai.ChatChunk{Choices: []openai.ChunkChoice{{FinishReason: &stop}}, Usage: &openai.Usage{CompletionTokens: 1}}
+	if r := one(t, func(w http.ResponseWriter, _ *http.Request) {
+		s := openai.NewWriter(w)
+		s.Send(delta(openai.Delta{Content: "a"}))
+		s.Send(last)
+	}, chat(t)); !r.OK() || !r.Unended || r.Output != 1 {
+		t.Errorf("%+v", r)
+	}
+	if r := one(t, func(w http.ResponseWriter, _ *http.Request) {
+		s := openai.NewWriter(w)
+		s.Send(delta(openai.Delta{Content: "a"}))
+		s.Send(last)
+		panic(http.ErrAbortHandler)
+	}, chat(t)); r.OK() {
+		t.Errorf("%+v", r)
+	}
+}
+
+// One read may bring many events, and one event may be larger than every buffer.
+func TestLargeAndManyEvents(t *testing.T) {
+	r := one(t, func(w http.ResponseWriter, _ *http.Request) {
+		s := openai.NewWriter(w)
+		s.Send(delta(openai.Delta{Content: strings.Repeat("a", 3<<20)}))
+		var b bytes.Buffer
+		for range 5000 {
+			b.WriteString("data: {\"choices\":[{\"delta\":{\"content\":\"b\"}}]}\r\n\r\n: ping\r\n\r\n")
+		}
+		w.Write(b.Bytes())
+		s.Send(openai.ChatChunk{Choices: []openai.ChunkChoice{}, Usage: &openai.Usage{CompletionTokens: 9000}})
+		s.Done()
+	}, chat(t))
+	if !r.OK() || r.Events != 5001 || r.Output != 9000 {
+		t.Errorf("%d events, %d tokens, %s %s", r.Events, r.Output, r.Kind, r.Error)
+	}
+}
+
+// Usage on each event says how many tokens each had.
+func TestUsageOnEachEvent(t *testing.T) {
+	r := one(t, func(w http.ResponseWriter, _ *http.Request) {
+		s := openai.NewWriter(w)
+		for i, n := range []int{2, 3, 7} {
+			c := delta(openai.Delta{Content: "x"})
+			if i == 0 {
+				s.Send(openai.ChatChunk{Choices: []openai.ChunkChoice{{Delta: openai.Delta{Role: "assistant"}}}, Usage: &openai.Usage{PromptTokens: 5}})
+			}
+			c.Usage = &openai.Usage{PromptTokens: 5, CompletionTokens: n}
+			s.Send(c)
+		}
+		s.Done()
+	}, chat(t))
+	if !r.OK() || r.FirstTokens != 2 || !slices.Equal(r.Steps, []int{1, 4}) || r.Output != 7 || r.Input != 5 {
+		t.Errorf("%+v", r)
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // Pacer says when requests are due, counted from the start of the run and never
@@ -16,6 +18,8 @@ type Pacer interface {
 var (
 	_ Pacer = (*constant)(nil)
 	_ Pacer = (*poisson)(nil)
+	_ Pacer = (*gamma)(nil)
+	_ Pacer = (*ramp)(nil)
 	_ Pacer = (*trace)(nil)
 	_ Pacer = (*limit)(nil)
 )
@@ -51,6 +55,62 @@ func Poisson(rate float64, seed uint64) Pacer {
 func (p *poisson) Next() (time.Duration, bool) {
 	p.at += p.rnd.ExpFloat64() / p.rate * float64(time.Second)
 	return span(p.at)
+}
+
+type gamma struct {
+	gap distuv.Gamma
+	at  float64
+}
+
+// Gamma is rate requests a second on average with gaps of a gamma distribution
+// whose shape is burstiness, as vLLM's bench serve calls it: 1 is Poisson, less
+// comes in bursts, more is more even. The gaps' coefficient of variation is
+// 1/√burstiness.
+func Gamma(rate, burstiness float64, seed uint64) Pacer {
+	if !(rate > 0 && burstiness > 0) {
+		return &trace{}
+	}
+	return &gamma{gap: distuv.Gamma{Alpha: burstiness, Beta: burstiness * rate, Src: rand.NewPCG(seed, 0x67616d6d61)}}
+}
+
+func (g *gamma) Next() (time.Duration, bool) {
+	g.at += g.gap.Rand() * float64(time.Second)
+	return span(g.at)
+}
+
+type ramp struct {
+	unit     Pacer
+	from, to float64 // requests a second
+	over     float64 // seconds
+}
+
+// Ramp turns unit, a pacer of one request a second, into one whose rate goes
+// from one value to another in a straight line and then stays. What unit's gaps
+// are distributed as, the ramp's are locally.
+func Ramp(unit Pacer, from, to float64, over time.Duration) Pacer {
+	if !(from >= 0 && to > 0) {
+		return &trace{}
+	}
+	return &ramp{unit, from, to, over.Seconds()}
+}
+
+func (r *ramp) Next() (time.Duration, bool) {
+	at, ok := r.unit.Next()
+	if !ok {
+		return 0, false
+	}
+	// Arrival number x is due when the integral of the rate reaches x:
+	// from·t + (to−from)·t²/(2·over).
+	x := at.Seconds()
+	if x == 0 {
+		return 0, true
+	}
+	if on := (r.from + r.to) / 2 * r.over; x >= on {
+		return span((r.over + (x-on)/r.to) * float64(time.Second))
+	}
+	// The root that does not cancel.
+	slope := (r.to - r.from) / r.over
+	return span(2 * x / (r.from + math.Sqrt(max(0, r.from*r.from+2*slope*x))) * float64(time.Second))
 }
 
 // span ends a pacer whose times leave what a Duration holds, as with a rate of

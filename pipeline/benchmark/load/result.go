@@ -47,6 +47,7 @@ type Result struct {
 	End         time.Duration `json:"end_ns"`                    // nothing more comes
 
 	Gaps   []time.Duration `json:"gaps_ns,omitempty"` // between events with tokens
+	Steps  []int           `json:"steps,omitempty"`   // tokens of each event behind the first, where every one said so
 	Events int             `json:"events,omitempty"`  // with tokens
 
 	Input       int   `json:"input,omitempty"`  // tokens, when Count is usage
@@ -55,6 +56,10 @@ type Result struct {
 	FirstTokens int   `json:"first_tokens,omitempty"` // in the first event; 0: unknown
 	Count       Count `json:"count"`
 	Want        int   `json:"want,omitempty"`
+
+	Conversation string `json:"conversation,omitempty"`
+	Turn         int    `json:"turn,omitempty"`    // of a session, from 0
+	Unended      bool   `json:"unended,omitempty"` // complete by its finish reason, and no [DONE] came
 
 	Status  int    `json:"status,omitempty"`
 	Finish  string `json:"finish,omitempty"`
@@ -109,6 +114,38 @@ func (r *Result) TPOT() (d time.Duration, exact, ok bool) {
 		return 0, false, false
 	}
 	return (r.LastToken - r.FirstToken) / time.Duration(r.Output-n1), r.FirstTokens > 0, true
+}
+
+// counted tells that every event said how many tokens it had.
+func (r *Result) counted() bool {
+	return r.FirstTokens > 0 && len(r.Steps) == len(r.Gaps) && r.Events == len(r.Gaps)+1
+}
+
+// arrivals calls fn for each event with its time and tokens: what the server
+// said, else the answer's tokens in equal parts.
+func (r *Result) arrivals(fn func(at time.Duration, tokens float64)) {
+	if r.Count != CountUsage {
+		return
+	}
+	if !r.Stream {
+		fn(r.End, float64(r.Output))
+		return
+	}
+	if r.FirstToken == 0 {
+		return
+	}
+	share, at := float64(r.Output)/float64(len(r.Gaps)+1), r.FirstToken
+	if r.counted() {
+		share = float64(r.FirstTokens)
+	}
+	fn(at, share)
+	for i, g := range r.Gaps {
+		at += g
+		if r.counted() {
+			share = float64(r.Steps[i])
+		}
+		fn(at, share)
+	}
 }
 
 // Lag is how late the request was sent.

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"time"
+
+	"llmops/evidence"
 )
 
 // Method names how quantiles are computed: linear interpolation between the
@@ -24,6 +27,12 @@ type Dist struct {
 	P99  float64 `json:"p99_ns"`
 	P999 float64 `json:"p999_ns"`
 	Max  float64 `json:"max_ns"`
+
+	// Upper are bounds that the true quantiles lie below with 99 % confidence:
+	// what so many samples support. A quantile that they cannot bound is missing.
+	Upper95  float64 `json:"p95_upper_ns,omitempty"`
+	Upper99  float64 `json:"p99_upper_ns,omitempty"`
+	Upper999 float64 `json:"p999_upper_ns,omitempty"`
 }
 
 // NewDist takes samples in any order and sorts them.
@@ -42,10 +51,35 @@ func NewDist(samples []time.Duration) Dist {
 		square += (float64(s) - mean) * (float64(s) - mean)
 	}
 	q := func(q float64) float64 { return Quantile(samples, q) }
+	upper := func(q float64) float64 {
+		over, ok := Supported(n, q)
+		if !ok {
+			return 0
+		}
+		return float64(samples[n-1-over])
+	}
 	return Dist{
+		Upper95: upper(0.95), Upper99: upper(0.99), Upper999: upper(0.999),
 		N: n, Mean: mean, Std: math.Sqrt(square / float64(n)),
 		Min: float64(samples[0]), P50: q(0.50), P90: q(0.90), P95: q(0.95), P99: q(0.99), P999: q(0.999), Max: float64(samples[n-1]),
 	}
+}
+
+// supportLevel is the confidence at which a quantile must be supported, MLPerf's.
+const supportLevel = 0.99
+
+// Supported is how many of n samples may lie above a bound so that the q-quantile
+// is shown to lie at or below it; ok is false when n is too small even for none.
+// It is MLPerf's early-stopping test with d = 0 and c = 0.99, I(q; h, t+1) ≤ 1−c
+// for t above and h = n−t not (inference rules, 2026-07), which is the exact
+// binomial bound of a share.
+func Supported(n int, q float64) (over int, ok bool) {
+	shown := func(t int) bool { return evidence.AtMost("", t, n, 1-q, supportLevel).Outcome == evidence.Pass }
+	if !shown(0) {
+		return 0, false
+	}
+	over = sort.Search(int(float64(n)*(1-q))+1, func(t int) bool { return !shown(t + 1) })
+	return over, true
 }
 
 // Quantile is the q-quantile of sorted samples in nanoseconds, by Method; NaN
@@ -79,11 +113,22 @@ func (s SLO) Good(r *Result) bool {
 	return r.OK() && within(s.TTFT, ttft, ok1) && within(s.E2E, e2e, ok2) && (short || within(s.TPOT, tpot, ok3))
 }
 
+// Window is the part of a run that is summed up: requests due in it count, and
+// tokens that came in it. The zero Window is the whole run, from the first arrival
+// due to the last end.
+type Window struct {
+	From time.Duration `json:"from_ns"`
+	To   time.Duration `json:"to_ns"`
+}
+
+func (w Window) holds(at time.Duration) bool { return at >= w.From && at < w.To }
+
 // Summary is what a run comes to. Latencies are of complete answers only;
 // shares are of everything attempted.
 type Summary struct {
 	Method    string        `json:"method"`
-	Window    time.Duration `json:"window_ns"` // from the first arrival due to the last end
+	Window    time.Duration `json:"window_ns"`
+	From      time.Duration `json:"from_ns,omitempty"` // where the window begins
 	Attempted int           `json:"attempted"`
 	Done      int           `json:"done"`
 	Failed    map[Kind]int  `json:"failed,omitempty"`
@@ -95,6 +140,7 @@ type Summary struct {
 	E2ESent  Dist `json:"e2e_sent"`
 	TPOT     Dist `json:"tpot"`
 	ICL      Dist `json:"icl"` // gaps between events, pooled over all requests: no per-token latency
+	ITL      Dist `json:"itl"` // gaps between tokens, an event's gap in equal parts; where each event is counted
 	Lag      Dist `json:"lag"` // sent after scheduled
 
 	// TPOTAssumed of TPOT's samples took one token for the first event.
@@ -103,9 +149,11 @@ type Summary struct {
 	// token rate.
 	Uncounted    int     `json:"uncounted"`
 	InputTokens  int     `json:"input_tokens"`
+	CachedTokens int     `json:"cached_tokens"`
 	OutputTokens int     `json:"output_tokens"`
-	RequestRate  float64 `json:"request_rate"` // complete answers a second
-	OutputRate   float64 `json:"output_rate"`  // output tokens a second
+	RequestRate  float64 `json:"request_rate"`     // complete answers a second
+	OutputRate   float64 `json:"output_rate"`      // output tokens a second
+	PeakRate     float64 `json:"peak_output_rate"` // of the best second; 0: the window is shorter
 
 	SLO       SLO     `json:"slo"`
 	Good      int     `json:"good"`
@@ -124,18 +172,45 @@ type Check struct {
 	Note string `json:"note"`
 }
 
-// Summarise computes what results of one run come to.
+// Summarise computes what results of one run come to as a whole.
 func Summarise(results []*Result, stats Stats, slo SLO) Summary {
-	s := Summary{Method: Method, Attempted: len(results), SLO: slo, Failed: map[Kind]int{}}
-	var ttft, ttftSent, ttfo, e2e, e2eSent, tpot, icl, lag []time.Duration
+	return SummariseIn(Window{}, results, stats, slo)
+}
+
+// SummariseIn computes what results of one run come to in a window of it. The
+// checks look at the whole run. Requests due in the window count however late they
+// end, so that none is left out for being slow; those due before it count in
+// nothing but the tokens and answers that came in it.
+func SummariseIn(w Window, results []*Result, stats Stats, slo SLO) Summary {
+	s := Summary{Method: Method, SLO: slo, Failed: map[Kind]int{}}
+	whole := w == Window{}
+	if whole {
+		w = spanOf(results)
+	}
+	var ttft, ttftSent, ttfo, e2e, e2eSent, tpot, icl, itl, lag []time.Duration
 	add := func(to *[]time.Duration, d time.Duration, ok bool) {
 		if ok {
 			*to = append(*to, d)
 		}
 	}
-	first, last := time.Duration(math.MaxInt64), time.Duration(0)
+	ended, tokens := 0, 0.0
 	for _, r := range results {
-		first, last = min(first, r.Scheduled), max(last, r.End)
+		if r.OK() && (whole || w.holds(r.End)) {
+			ended++
+		}
+		if whole && r.OK() {
+			tokens += float64(r.Output)
+		} else if r.OK() {
+			r.arrivals(func(at time.Duration, n float64) {
+				if w.holds(at) {
+					tokens += n
+				}
+			})
+		}
+		if !whole && !w.holds(r.Scheduled) {
+			continue
+		}
+		s.Attempted++
 		d, ok := r.Lag()
 		add(&lag, d, ok)
 		if slo.Good(r) {
@@ -162,33 +237,76 @@ func Summarise(results []*Result, stats Stats, slo SLO) Summary {
 			s.TPOTAssumed++
 		}
 		icl = append(icl, r.Gaps...)
+		if r.counted() {
+			for i, n := range r.Steps {
+				for range n {
+					itl = append(itl, r.Gaps[i]/time.Duration(n))
+				}
+			}
+		}
 		if r.Count != CountUsage {
 			s.Uncounted++
 		}
 		s.InputTokens += r.Input
+		s.CachedTokens += r.Cached
 		s.OutputTokens += r.Output
 	}
 	s.TTFT, s.TTFTSent, s.TTFO, s.E2E, s.E2ESent = NewDist(ttft), NewDist(ttftSent), NewDist(ttfo), NewDist(e2e), NewDist(e2eSent)
-	s.TPOT, s.ICL, s.Lag = NewDist(tpot), NewDist(icl), NewDist(lag)
+	s.TPOT, s.ICL, s.ITL, s.Lag = NewDist(tpot), NewDist(icl), NewDist(itl), NewDist(lag)
 	if s.Attempted > 0 {
-		s.Window = last - first
 		s.GoodShare = float64(s.Good) / float64(s.Attempted)
 	}
+	s.From, s.Window = w.From, w.To-w.From
 	if sec := s.Window.Seconds(); sec > 0 {
-		s.RequestRate = float64(s.Done) / sec
-		s.OutputRate = float64(s.OutputTokens) / sec
+		s.RequestRate = float64(ended) / sec
+		s.OutputRate = tokens / sec
 		s.Goodput = float64(s.Good) / sec
 	}
+	s.PeakRate = peak(results, w)
 	s.Checks = checks(results, stats, &s)
 	return s
 }
+
+// spanOf is the whole of a run.
+func spanOf(results []*Result) (w Window) {
+	for i, r := range results {
+		if i == 0 {
+			w.From = r.Scheduled
+		}
+		w.From, w.To = min(w.From, r.Scheduled), max(w.To, r.End)
+	}
+	return w
+}
+
+// peak is the most tokens of a second of the window. Tokens are counted and not
+// events, of which one may have several.
+func peak(results []*Result, w Window) float64 {
+	seconds := int((w.To-w.From)/time.Second) + 1
+	if w.To-w.From < time.Second || seconds > maxSeconds {
+		return 0
+	}
+	bins := make([]float64, seconds)
+	for _, r := range results {
+		if r.OK() {
+			r.arrivals(func(at time.Duration, n float64) {
+				if i := int((at - w.From) / time.Second); at >= w.From && i < seconds {
+					bins[i] += n
+				}
+			})
+		}
+	}
+	return slices.Max(bins)
+}
+
+// maxSeconds bounds the seconds that are counted one by one: ten days.
+const maxSeconds = 864_000
 
 func checks(results []*Result, stats Stats, s *Summary) []Check {
 	var out []Check
 	check := func(name string, ok bool, format string, args ...any) {
 		out = append(out, Check{name, ok, fmt.Sprintf(format, args...)})
 	}
-	var disordered, identity, gaps int
+	var disordered, identity, gaps, steps, unended int
 	var open float64
 	worstDisorder := -1
 	for _, r := range results {
@@ -202,8 +320,20 @@ func checks(results []*Result, stats Stats, s *Summary) []Check {
 			}
 			at = max(at, t)
 		}
+		if r.Unended {
+			unended++
+		}
 		if r.FirstToken == 0 {
 			continue
+		}
+		if r.OK() && r.counted() {
+			n := r.FirstTokens
+			for _, k := range r.Steps {
+				n += k
+			}
+			if n != r.Output {
+				steps++
+			}
 		}
 		if d, _, ok := r.TPOT(); ok {
 			// Rounding loses less than a nanosecond a token.
@@ -223,11 +353,16 @@ func checks(results []*Result, stats Stats, s *Summary) []Check {
 	check("order", disordered == 0, "%d requests have times out of order (last: %d)", disordered, worstDisorder)
 	check("identity", identity == 0, "%d requests where TTFT + TPOT·(n−n₁) is not E2E", identity)
 	check("gaps", gaps == 0, "%d requests whose gaps do not add up to E2E − TTFT", gaps)
+	check("steps", steps == 0, "%d answers whose counted events do not add up to their usage", steps)
+	check("ended", unended == 0, "%d answers ended with the connection and without [DONE]", unended)
 	if stats.Wall > 0 {
 		// Little's law: what the results say of concurrency against what was
 		// counted while they ran.
 		mean := open / float64(stats.Wall)
 		check("little", math.Abs(mean-stats.MeanOpen) <= 0.02*stats.MeanOpen+0.05, "mean concurrency %.2f by the results, %.2f counted", mean, stats.MeanOpen)
+	}
+	if s.PeakRate > 0 {
+		check("peak", s.PeakRate >= s.OutputRate*s.Window.Seconds()/(math.Floor(s.Window.Seconds())+1)*(1-1e-9), "peak of %.0f tokens/s, mean %.0f", s.PeakRate, s.OutputRate)
 	}
 	check("lag", s.Lag.N == 0 || s.Lag.P50 < 10e6 && s.Lag.P99 < 500e6,
 		"sent %.2f ms late at the median, %.2f ms at p99: at most 10 and 500", s.Lag.P50/1e6, s.Lag.P99/1e6)

@@ -17,9 +17,10 @@ import (
 
 // Where requests go.
 const (
-	PathChat   = "/v1/chat/completions"
-	PathEmbed  = "/v1/embeddings"
-	PathRerank = "/v1/rerank"
+	PathChat     = "/v1/chat/completions"
+	PathComplete = "/v1/completions"
+	PathEmbed    = "/v1/embeddings"
+	PathRerank   = "/v1/rerank"
 )
 
 // maxAnswer bounds an answer that is not a stream.
@@ -30,6 +31,13 @@ func Chat(r openai.ChatRequest) (*Request, error) {
 	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true}
 	b, err := json.Marshal(r)
 	return &Request{Path: PathChat, Body: b, Stream: true}, err
+}
+
+// Complete makes a streamed completion request that asks for usage.
+func Complete(r openai.CompletionRequest) (*Request, error) {
+	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true}
+	b, err := json.Marshal(r)
+	return &Request{Path: PathComplete, Body: b, Stream: true}, err
 }
 
 // Embed asks for the vectors of texts.
@@ -118,6 +126,12 @@ func stream(body io.Reader, now func() time.Duration, res *Result, p *openai.Pee
 	for {
 		ev, err := events.Next()
 		at := now()
+		if err == io.EOF && p.Finish != "" {
+			// Some servers end with the connection and no [DONE]. A finish reason
+			// and a body that ended as HTTP says are no broken answer.
+			res.Unended = true
+			return nil
+		}
 		if err == io.EOF {
 			return openai.ErrTruncated
 		}
@@ -127,7 +141,7 @@ func stream(body io.Reader, now func() time.Duration, res *Result, p *openai.Pee
 		if ev.Done() {
 			return nil
 		}
-		tokens, answers := p.Tokens, p.Answers
+		tokens, answers, before := p.Tokens, p.Answers, p.Output
 		p.Look(ev.Data)
 		if p.Failed {
 			return fmt.Errorf("error in the stream: %s", ev.Data[:min(len(ev.Data), 512)])
@@ -142,6 +156,9 @@ func stream(body io.Reader, now func() time.Duration, res *Result, p *openai.Pee
 			}
 		} else {
 			res.Gaps = append(res.Gaps, at-res.LastToken)
+			if res.FirstTokens > 0 && p.Output > before {
+				res.Steps = append(res.Steps, p.Output-before)
+			}
 		}
 		res.LastToken = at
 		if p.Answers > answers && res.FirstAnswer == 0 {
