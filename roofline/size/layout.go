@@ -358,6 +358,26 @@ type Advice struct {
 	Reason   string   `json:"reason"`
 	Flips    []Flip   `json:"flips"`
 	Pools    Pools    `json:"pools"`
+
+	// Replicas are the copies to run, of all nodes: Decode of them and Prefill apart,
+	// or Together.
+	Decode   int `json:"decode_replicas,omitempty"`
+	Prefill  int `json:"prefill_replicas,omitempty"`
+	Together int `json:"replicas,omitempty"`
+}
+
+// replicas deals the fleet's nodes to both pools by what each needs.
+func (a *Advice) replicas(s *Sheet) {
+	copies := s.Value("layout.copies")
+	nodes, need := s.Value("fleet.nodes"), s.Value("fleet.decode_nodes")
+	if !a.Pools.Apart {
+		if t := a.Pools.Together; t > 0 {
+			a.Together = int(copies * (math.Ceil(s.In.Number("fleet.headroom")*t) + s.In.Number("fleet.spare")))
+		}
+		return
+	}
+	decode := max(math.Round(nodes*need/s.Value("fleet.capacity")), math.Ceil(need))
+	a.Decode, a.Prefill = int(copies*decode), int(copies*(nodes-decode))
 }
 
 // Recommend compares layouts, and one pool with two.
@@ -379,6 +399,7 @@ func Recommend(s *Sheet) Advice {
 		a.Flips = s.In.flips(layoutKeys, Inputs.bestName)
 	}
 	a.Pools = s.pools()
+	a.replicas(s)
 	a.Pools.Flips = s.In.flips(poolKeys, func(in Inputs) string {
 		t, err := Compute(in)
 		if err != nil {

@@ -39,6 +39,7 @@ type Setting struct {
 	Key       string
 	Value     Value
 	Low, High *Value
+	Measured  string // the run or file that measured it; empty: it is assumed
 }
 
 // Case is a named set of what-ifs.
@@ -71,7 +72,7 @@ func (r *Register) FindCase(name string) (Case, bool) {
 
 // Origin is where a value comes from.
 type Origin struct {
-	Row    string `json:"row"` // the row's ID; else default or what-if
+	Row    string `json:"row"` // the row's ID; else default, what-if or measured
 	Source string `json:"source"`
 	Low    *Value `json:"-"`
 	High   *Value `json:"-"`
@@ -79,8 +80,9 @@ type Origin struct {
 
 // Origins that are no row.
 const (
-	FromDefault = "default"
-	FromWhatIf  = "what-if"
+	FromDefault  = "default"
+	FromWhatIf   = "what-if"
+	FromMeasured = "measured"
 )
 
 // Inputs are settled assumptions. Immutable.
@@ -139,7 +141,11 @@ func (in Inputs) With(whatIf ...Setting) (Inputs, error) {
 	out := Inputs{maps.Clone(in.values), maps.Clone(in.from), in.shapes, in.rows}
 	var all []layered
 	for _, s := range whatIf {
-		all = append(all, layered{s, Origin{Row: FromWhatIf, Source: "what if", Low: s.Low, High: s.High}})
+		from := Origin{Row: FromWhatIf, Source: "what if", Low: s.Low, High: s.High}
+		if s.Measured != "" {
+			from.Row, from.Source = FromMeasured, s.Measured
+		}
+		all = append(all, layered{s, from})
 	}
 	return out, out.layer(all)
 }

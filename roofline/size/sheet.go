@@ -114,15 +114,15 @@ func (s *Sheet) RestsOn(key string) []string {
 	return out
 }
 
-// RowsOf are the register's rows behind a number in their order, then default and
-// what-if where it rests on those.
+// RowsOf are the register's rows behind a number in their order, then default,
+// measured and what-if where it rests on those.
 func (s *Sheet) RowsOf(key string) []string {
 	behind := map[string]bool{}
 	for _, k := range s.RestsOn(key) {
 		behind[s.In.from[k].Row] = true
 	}
 	var out []string
-	for _, row := range append(slices.Clone(s.In.rows), FromDefault, FromWhatIf) {
+	for _, row := range append(slices.Clone(s.In.rows), FromDefault, FromMeasured, FromWhatIf) {
 		if behind[row] {
 			out = append(out, row)
 		}
@@ -164,6 +164,10 @@ func Compute(in Inputs) (*Sheet, error) {
 	if pool := s.Value("kv.pool_bytes"); pool <= 0 {
 		return nil, fmt.Errorf("%s of weights and %s kept back leave %s on each of %g GPUs for a cache: use more GPUs a copy, fewer bits, or a smaller reserve",
 			Bytes.Format(s.Value("weights.gpu_bytes")), Bytes.Format(s.Value("reserve.gpu_bytes")), "nothing", s.Value("layout.gpus"))
+	}
+	if holds := s.Value("kv.streams") / s.Value("layout.copies"); holds < in.Number("layout.batch") {
+		return nil, fmt.Errorf("layout.batch is %g, and the cache of a copy holds %s streams of %s tokens: a smaller batch, more GPUs a copy, or fewer bits",
+			in.Number("layout.batch"), digits(math.Floor(holds)), digits(in.Number("traffic.context")))
 	}
 	s.decoding()
 	s.prefilling()
