@@ -26,6 +26,8 @@ func commands(e *env) []*cobra.Command {
 		in(groupOperate, newLogsCmd(e)),
 		in(groupOperate, newDownCmd(e)),
 		in(groupOperate, newFleetCmd(e)),
+		in(groupPlan, newSizeCmd(e)),
+		in(groupPlan, newCostCmd(e)),
 		in(groupPlan, newInitCmd(e)),
 		in(groupPlan, newDoctorCmd(e)),
 		in(groupPlan, newVersionCmd(e)),

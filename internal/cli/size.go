@@ -1,0 +1,415 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"llmops/internal/config"
+	sizing "llmops/roofline/size"
+)
+
+// sizeFlags say what is asked of a register of assumptions.
+type sizeFlags struct {
+	whatIf  []string
+	name    string // of a case
+	run     string
+	usage   string
+	explain string
+	sweep   string
+	show    string
+	tornado string
+	claims  bool
+	keys    bool
+}
+
+func newSizeCmd(e *env) *cobra.Command {
+	var f sizeFlags
+	c := &cobra.Command{
+		Use:   "size ASSUMPTIONS",
+		Short: "Size a deployment from a register of assumptions",
+		Long: `Size computes what a deployment needs from a file of assumptions, each with its
+source and what breaks if it is wrong: memory, decode and prefill by the roofline,
+the first token, nodes, dollars, and what a router may let a replica have. Beside
+each number stand the rows of the register that it rests on. It recommends a layout
+and one or two pools, says where either choice flips, and holds what a document
+claims against what the model gives.
+
+  llmops size examples/assumptions.yaml
+  llmops size examples/assumptions.yaml --explain decode.tpot
+  llmops size examples/assumptions.yaml --what-if layout.tp=4 --what-if slo.tpot=40ms
+  llmops size examples/assumptions.yaml --sweep traffic.prefix_hits=40%,60%,80%
+  llmops size examples/assumptions.yaml --tornado=cost.output
+  llmops size examples/assumptions.yaml --claims
+
+Nothing is measured here. --run calibrates the model with what a run measured,
+--usage takes the traffic from recorded usage.
+
+` + exitHelp,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.keys {
+				return e.sizeKeys()
+			}
+			if len(args) != 1 {
+				return usage("name a file of assumptions, such as examples/assumptions.yaml")
+			}
+			p, err := e.planSize(cmd.Context(), args[0], f)
+			if err != nil {
+				return err
+			}
+			return e.printSize(p, f)
+		},
+	}
+	fl := c.Flags()
+	fl.StringArrayVar(&f.whatIf, "what-if", nil, "KEY=VALUE, and what changes by it; may be repeated")
+	fl.StringVar(&f.name, "case", "", "a case of the file as what-if")
+	fl.StringVar(&f.run, "run", "", "a run, or the file of its JSON report, that measured the model on this GPU")
+	fl.StringVar(&f.usage, "usage", "", "a file of recorded usage, for the traffic")
+	fl.StringVar(&f.explain, "explain", "", "KEY: its formula with values, and what it rests on")
+	fl.StringVar(&f.sweep, "sweep", "", "KEY=VALUE,VALUE,…: the numbers for each")
+	fl.StringVar(&f.show, "show", "", "KEY,KEY,…: the numbers of a sweep")
+	fl.StringVar(&f.tornado, "tornado", "", "what moves a number most when each assumption goes through its range")
+	fl.Lookup("tornado").NoOptDefVal = "fleet.capacity"
+	fl.BoolVar(&f.claims, "claims", false, "each claim of the file against the model")
+	fl.BoolVar(&f.keys, "keys", false, "list all assumptions that may be made")
+	return c
+}
+
+// sizePlan is a register with what was asked of it.
+type sizePlan struct {
+	file   *sizing.Register
+	whatIf []sizing.Setting
+	base   *sizing.Sheet // without what-ifs
+	sheet  *sizing.Sheet
+}
+
+// planSize reads the file and settles all assumptions.
+func (e *env) planSize(ctx context.Context, path string, f sizeFlags) (*sizePlan, error) {
+	bad := func(err error) error { return &exitError{exitUsage, err} }
+	file, err := config.Assumptions(path)
+	if err != nil {
+		return nil, bad(err)
+	}
+	p := &sizePlan{file: file}
+	if p.base, err = file.Sheet(""); err != nil {
+		return nil, bad(err)
+	}
+	c, ok := file.FindCase(f.name)
+	if !ok {
+		return nil, usage("%s has no case %q; it has: %s", path, f.name, strings.Join(caseNames(file), ", "))
+	}
+	p.whatIf = slices.Clone(c.Set)
+	for _, text := range f.whatIf {
+		s, err := config.WhatIf(file, text)
+		if err != nil {
+			return nil, usage("--what-if %w", err)
+		}
+		p.whatIf = append(p.whatIf, s)
+	}
+	measured, err := e.measured(ctx, p, f)
+	if err != nil {
+		return nil, err
+	}
+	p.whatIf = append(p.whatIf, measured...)
+	if p.sheet, err = file.Sheet("", p.whatIf...); err != nil {
+		return nil, usage("%s: %w", path, err)
+	}
+	return p, nil
+}
+
+func caseNames(r *sizing.Register) (out []string) {
+	for _, c := range r.Cases {
+		out = append(out, c.Name)
+	}
+	return out
+}
+
+// printSize prints the one answer that was asked for.
+func (e *env) printSize(p *sizePlan, f sizeFlags) error {
+	switch {
+	case f.explain != "":
+		return e.explain(p, f.explain)
+	case f.sweep != "":
+		return e.sweep(p, f.sweep, f.show)
+	case f.tornado != "":
+		return e.tornado(p, f.tornado)
+	case f.claims:
+		return e.claims(p)
+	}
+	return e.report(p)
+}
+
+func (e *env) sizeKeys() error {
+	type keyed struct {
+		Key     string      `json:"key"`
+		Unit    sizing.Unit `json:"unit"`
+		Default string      `json:"default,omitempty"`
+		Choices []string    `json:"choices,omitempty"`
+		Is      string      `json:"is"`
+	}
+	var all []keyed
+	for _, k := range sizing.Keys() {
+		all = append(all, keyed{k.Name, k.Unit, k.Default, k.Choices, k.Is})
+	}
+	return e.answer(all, func(w *tabwriter.Writer) {
+		p := page{w}
+		rows := [][]string{{"KEY", "DEFAULT", "IS"}}
+		for _, k := range all {
+			is := k.Is
+			if k.Choices != nil {
+				is += ": " + strings.Join(k.Choices, ", ")
+			}
+			rows = append(rows, []string{k.Key, k.Default, is})
+		}
+		p.table(rows)
+	})
+}
+
+// sweep computes the sheet for each value of a key.
+func (e *env) sweep(p *sizePlan, text, show string) error {
+	key, values, ok := strings.Cut(text, "=")
+	if !ok || values == "" {
+		return usage("--sweep %q, want KEY=VALUE,VALUE,…", text)
+	}
+	shown := defaultShown
+	if show != "" {
+		shown = strings.Split(show, ",")
+		p.sheet.Compare()
+		for _, k := range shown {
+			if _, ok := p.sheet.Find(k); !ok {
+				return usage("--show %q is no number; llmops size FILE --output json lists them", k)
+			}
+		}
+	}
+	var out []swept
+	good := 0
+	for v := range strings.SplitSeq(values, ",") {
+		s, err := config.WhatIf(p.file, key+"="+v)
+		if err != nil {
+			return usage("--sweep %w", err)
+		}
+		row := swept{Value: strings.TrimSpace(v), Numbers: map[string]float64{}}
+		sheet, err := p.file.Sheet("", append(slices.Clone(p.whatIf), s)...)
+		if err != nil {
+			row.Error = err.Error()
+		} else {
+			good++
+			row.take(sheet, shown)
+		}
+		out = append(out, row)
+	}
+	err := e.answer(out, func(w *tabwriter.Writer) { sweptTable(page{w}, p, strings.TrimSpace(key), shown, out) })
+	if err == nil && good == 0 {
+		err = usage("no value of %s makes a deployment", key)
+	}
+	return err
+}
+
+// swept is the sheet for one value.
+type swept struct {
+	Value   string             `json:"value"`
+	Numbers map[string]float64 `json:"numbers,omitempty"`
+	Error   string             `json:"error,omitempty"`
+	texts   []string
+	over    bool
+}
+
+// promised are the service levels of numbers.
+var promised = map[string]string{"decode.tpot": "slo.tpot", "ttft.p95": "slo.ttft", "ttft.class_p95": "slo.ttft", "ttft.long_p95": "slo.long_ttft"}
+
+func (r *swept) take(s *sizing.Sheet, shown []string) {
+	for _, k := range shown {
+		n, ok := s.Find(k)
+		if !ok {
+			s.Compare()
+			n, ok = s.Find(k)
+		}
+		if !ok {
+			r.texts = append(r.texts, "-")
+			continue
+		}
+		r.Numbers[k] = n.Value
+		text := strings.TrimSuffix(n.Text(), " tokens/s")
+		if limit, ok := promised[k]; ok && n.Value > s.Value(limit) {
+			r.over, text = true, text+"!"
+		}
+		r.texts = append(r.texts, text)
+	}
+}
+
+func (e *env) tornado(p *sizePlan, key string) error {
+	p.sheet.Compare()
+	bars, err := sizing.Tornado(p.sheet, key)
+	if err != nil {
+		return usage("--tornado: %w; llmops size FILE --output json lists them", err)
+	}
+	return e.answer(bars, func(w *tabwriter.Writer) { tornadoTable(page{w}, p, key, bars) })
+}
+
+func (e *env) claims(p *sizePlan) error {
+	all, err := sizing.Check(p.file, p.whatIf...)
+	if err != nil {
+		return usage("%w", err)
+	}
+	return e.answer(all, func(w *tabwriter.Writer) { claimTables(page{w}, p, all) })
+}
+
+// sized is all that size knows; its names are an interface.
+type sized struct {
+	Name        string           `json:"name"`
+	Assumptions []settled        `json:"assumptions"`
+	Numbers     []numbered       `json:"numbers"`
+	Changed     []changed        `json:"changed,omitempty"`
+	Advice      sizing.Advice    `json:"advice"`
+	Claims      []sizing.Checked `json:"claims"`
+}
+
+// settled is an assumption with its value.
+type settled struct {
+	Key     string      `json:"key"`
+	Unit    sizing.Unit `json:"unit"`
+	Value   float64     `json:"value"`
+	Text    string      `json:"text"`
+	Row     string      `json:"row"`
+	Source  string      `json:"source"`
+	IfWrong string      `json:"if_wrong,omitempty"`
+}
+
+type numbered struct {
+	sizing.Number
+	Text        string   `json:"text"`
+	Substituted string   `json:"substituted"`
+	RestsOn     []string `json:"rests_on"`
+	Rows        []string `json:"rows"`
+}
+
+// changed is a number that what-ifs moved.
+type changed struct {
+	Key string  `json:"key"`
+	Was float64 `json:"was"`
+	Is  float64 `json:"is"`
+}
+
+func (e *env) report(p *sizePlan) error {
+	p.base.Compare()
+	p.sheet.Compare()
+	out := sized{Name: p.file.Name, Assumptions: p.settled(), Advice: sizing.Recommend(p.sheet)}
+	for _, n := range p.sheet.Numbers {
+		out.Numbers = append(out.Numbers, numbered{n, n.Text(), p.sheet.Substituted(n), p.sheet.RestsOn(n.Key), p.sheet.RowsOf(n.Key)})
+		if was, ok := p.base.Find(n.Key); ok && len(p.whatIf) > 0 && was.Value != n.Value {
+			out.Changed = append(out.Changed, changed{n.Key, was.Value, n.Value})
+		}
+	}
+	var err error
+	if out.Claims, err = sizing.Check(p.file); err != nil {
+		return usage("%w", err)
+	}
+	return e.answer(out, func(w *tabwriter.Writer) { reportPage(page{w}, p, out) })
+}
+
+// settled are all assumptions with their values, in the order of the keys.
+func (p *sizePlan) settled() (out []settled) {
+	wrong := map[string]string{}
+	for _, r := range p.file.Rows {
+		wrong[r.ID] = r.IfWrong
+	}
+	for _, k := range sizing.Keys() {
+		if v, from, ok := p.sheet.In.Value(k.Name); ok {
+			out = append(out, settled{k.Name, k.Unit, v.Number, k.Format(v), from.Row, from.Source, wrong[from.Row]})
+		}
+	}
+	return out
+}
+
+// explained is one number or assumption and what is behind it.
+type explained struct {
+	Number  *numbered `json:"number,omitempty"`
+	Assumed *settled  `json:"assumption,omitempty"`
+	RestsOn []settled `json:"rests_on,omitempty"`
+	Behind  []string  `json:"behind,omitempty"` // numbers that rest on an assumption
+}
+
+func (e *env) explain(p *sizePlan, key string) error {
+	p.sheet.Compare()
+	var out explained
+	all := map[string]settled{}
+	for _, s := range p.settled() {
+		all[s.Key] = s
+	}
+	if n, ok := p.sheet.Find(key); ok {
+		out.Number = &numbered{n, n.Text(), p.sheet.Substituted(n), p.sheet.RestsOn(key), p.sheet.RowsOf(key)}
+		for _, k := range out.Number.RestsOn {
+			if s, ok := all[k]; ok {
+				out.RestsOn = append(out.RestsOn, s)
+			}
+		}
+	} else {
+		s, ok := all[key]
+		if !ok {
+			if k, err := sizing.FindKey(key); err == nil {
+				return usage("%s is not set: %s", key, k.Is)
+			}
+			return usage("%q is neither a number nor an assumption here; those that begin alike: %s", key, strings.Join(alike(p.sheet, all, key), ", "))
+		}
+		out.Assumed = &s
+		for _, n := range p.sheet.Numbers {
+			if slices.Contains(p.sheet.RestsOn(n.Key), key) {
+				out.Behind = append(out.Behind, n.Key)
+			}
+		}
+	}
+	return e.answer(out, func(w *tabwriter.Writer) { explainPage(page{w}, p, out) })
+}
+
+// alike are the names of a section, or the sections.
+func alike(s *sizing.Sheet, all map[string]settled, key string) (out []string) {
+	section, _, _ := strings.Cut(key, ".")
+	sections := map[string]bool{}
+	for _, n := range s.Numbers {
+		if n.Section == section {
+			out = append(out, n.Key)
+		}
+		sections[n.Section+".…"] = true
+	}
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		if strings.HasPrefix(k, section+".") {
+			out = append(out, k)
+		}
+	}
+	if out == nil {
+		out = slices.Sorted(maps.Keys(sections))
+	}
+	return out
+}
+
+// defaultShown are the numbers of a sweep that asks for none.
+var defaultShown = []string{"decode.tpot", "decode.limit_batch", "decode.rate", "ttft.p95", "fleet.nodes", "cost.output"}
+
+// origin is where a value comes from, in brackets.
+func origin(rows []string, order []string) string {
+	return fmt.Sprintf("[%s]", strings.Join(ranges(rows, order), " "))
+}
+
+// ranges writes three and more rows that follow each other in the register as A1-A7.
+func ranges(rows, order []string) (out []string) {
+	at := func(row string) int { return slices.Index(order, row) }
+	for i := 0; i < len(rows); {
+		j := i
+		for j+1 < len(rows) && at(rows[j]) >= 0 && at(rows[j+1]) == at(rows[j])+1 && rows[j+1][0] == rows[i][0] {
+			j++
+		}
+		if j-i >= 2 {
+			out = append(out, rows[i]+"-"+rows[j])
+		} else {
+			out = append(out, rows[i:j+1]...)
+		}
+		i = j + 1
+	}
+	return out
+}
