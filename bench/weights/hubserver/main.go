@@ -34,6 +34,7 @@ func main() {
 	dir := flag.String("dir", "", "the folder")
 	listen := flag.String("listen", "127.0.0.1:18460", "the API's address; the bytes are on the next port of 127.0.0.2")
 	delay := flag.Duration("delay", 0, "before each answer")
+	rate := flag.Int64("rate", 0, "MiB a second of one connection; 0: all there is")
 	flag.Parse()
 	files, err := scan(*dir)
 	if err != nil {
@@ -48,7 +49,7 @@ func main() {
 		log.Fatal(err)
 	}
 	bytesAt := net.JoinHostPort("127.0.0.2", fmt.Sprint(n+1)) // another host, as the Hub has it
-	s := &server{dir: *dir, files: files, bytesAt: bytesAt}
+	s := &server{dir: *dir, files: files, bytesAt: bytesAt, rate: *rate << 20}
 	slow := func(h http.HandlerFunc) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(*delay)
@@ -84,19 +85,37 @@ type server struct {
 	dir     string
 	files   map[string]file
 	bytesAt string
+	rate    int64
 	sent    atomic.Int64
 }
 
-// counted counts what goes out, without a copy through this process.
+// counted counts what goes out, without a copy through this process, and lets no more
+// than rate bytes a second pass.
 type counted struct {
 	http.ResponseWriter
 	sent *atomic.Int64
+	rate int64
 }
 
+// slice is how many bytes a connection with a rate gets at a time.
+const slice = 256 << 10
+
 func (c counted) ReadFrom(r io.Reader) (int64, error) {
-	n, err := c.ResponseWriter.(io.ReaderFrom).ReadFrom(r)
-	c.sent.Add(n)
-	return n, err
+	out := c.ResponseWriter.(io.ReaderFrom)
+	if c.rate == 0 {
+		n, err := out.ReadFrom(r)
+		c.sent.Add(n)
+		return n, err
+	}
+	var total int64
+	for began := time.Now(); ; {
+		n, err := out.ReadFrom(io.LimitReader(r, slice))
+		c.sent.Add(n)
+		if total += n; err != nil || n < slice {
+			return total, err
+		}
+		time.Sleep(time.Duration(float64(total)/float64(c.rate)*float64(time.Second)) - time.Since(began))
+	}
 }
 
 func (s *server) api(w http.ResponseWriter, r *http.Request) {
@@ -152,5 +171,5 @@ func (s *server) bytes(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("ETag", `"`+s.files[name].sha+`"`)
-	http.ServeFile(counted{w, &s.sent}, r, filepath.Join(s.dir, name))
+	http.ServeFile(counted{w, &s.sent, s.rate}, r, filepath.Join(s.dir, name))
 }

@@ -131,7 +131,7 @@ func TestGoesOnDespite(t *testing.T) {
 	for name, bad := range map[string]func(s *hubServer) func(string, http.ResponseWriter, *http.Request) bool{
 		"a server that ignores ranges": func(s *hubServer) func(string, http.ResponseWriter, *http.Request) bool {
 			return func(host string, _ http.ResponseWriter, r *http.Request) bool {
-				if host == "cdn" && r.Header.Get("Range") != "bytes=0-7" && !strings.HasPrefix(r.Header.Get("Range"), "bytes=8-") { // the header is read
+				if host == "cdn" && r.Header.Get("Range") != "bytes=0-32767" { // the header is read
 					r.Header.Del("Range")
 				}
 				return false
@@ -345,7 +345,7 @@ func TestResumes(t *testing.T) {
 	s.misbehave(nil)
 	before := s.sent()
 	same(t, s, fetch(t, o))
-	if got, all := s.sent()-before, int64(len(s.files["model-1.safetensors"])+len(s.files["model-2.safetensors"])); got > all-2*o.part+4096 {
+	if got, all := s.sent()-before, int64(len(s.files["model-1.safetensors"])+len(s.files["model-2.safetensors"])); got > all-2*o.part+2*32<<10+8192 {
 		t.Errorf("%d bytes of %d were fetched again, though two parts were whole", got, all)
 	}
 }
@@ -382,7 +382,7 @@ func TestResumesWithinAPart(t *testing.T) {
 	s.misbehave(nil)
 	before := s.sent()
 	same(t, s, fetch(t, o))
-	if got := s.sent() - before; got > 2<<20+8192 {
+	if got := s.sent() - before; got > 2<<20+3*32<<10 {
 		t.Errorf("%d bytes were fetched again of 5 MiB, of which 3 were there", got)
 	}
 }
@@ -404,7 +404,7 @@ func TestHeadersComeFirst(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
-		if s.sent() > 20_000 {
+		if s.sent() > 2*32<<10 {
 			t.Errorf("%s: %d bytes came first", want, s.sent())
 		}
 	}

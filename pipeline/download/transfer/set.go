@@ -31,6 +31,24 @@ type Set struct {
 	Remote    func(File) *Remote
 	// Keep brings one file in; nil: Fetcher.Keep, to Path.
 	Keep func(context.Context, *Fetcher, *Remote) (Sums, error)
+
+	mu      sync.Mutex // guards remotes
+	remotes map[string]*Remote
+}
+
+// remote is the same for each use of a file, so that where its address leads is asked once.
+func (s *Set) remote(f File) *Remote {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.remotes[f.Path]
+	if r == nil {
+		r = s.Remote(f)
+		if s.remotes == nil {
+			s.remotes = map[string]*Remote{}
+		}
+		s.remotes[f.Path] = r
+	}
+	return r
 }
 
 const defaultConns = 8
@@ -80,11 +98,14 @@ func (s *Set) fetcher(want []File) *Fetcher {
 			s.Progress(min(max(now, 0), total), total)
 		}
 	}
-	conns := s.Conns
-	if conns <= 0 {
-		conns = defaultConns
+	return &Fetcher{Conns: make(chan struct{}, s.conns()), Budget: NewBudget(s.Rate, tell), Part: s.Part, Say: s.Say}
+}
+
+func (s *Set) conns() int {
+	if s.Conns <= 0 {
+		return defaultConns
 	}
-	return &Fetcher{Conns: make(chan struct{}, conns), Budget: NewBudget(s.Rate, tell), Part: s.Part, Say: s.Say}
+	return s.Conns
 }
 
 // each gets files, several at once.
@@ -101,7 +122,7 @@ func (s *Set) each(ctx context.Context, x *Fetcher, files []File, into *model.Ma
 			wg.Go(func() {
 				defer func() { <-slots }()
 				var err error
-				if r := s.Remote(f); s.Keep != nil {
+				if r := s.remote(f); s.Keep != nil {
 					sums[i], err = s.Keep(ctx, x, r)
 				} else {
 					sums[i], err = x.Keep(ctx, r, s.Path(f))
@@ -142,15 +163,15 @@ func (s *Set) headers(ctx context.Context, weights, side, left []File) error {
 			missing[tensor] = shard
 		}
 	}
-	for _, f := range weights {
-		head, err := safetensors.ReadHeader(nearest{ctx, s.Remote(f), s.Path(f)}, f.Size)
-		if err != nil {
-			return fmt.Errorf("%s of %s, before its weights are fetched: %w", f.Path, s.Name, err)
-		}
+	heads, err := s.look(ctx, weights)
+	if err != nil {
+		return err
+	}
+	for i, f := range weights {
 		if len(index) == 0 || strings.Contains(f.Path, "/") {
 			continue
 		}
-		for _, t := range head.Tensors {
+		for _, t := range heads[i].Tensors {
 			if index[t.Name] != f.Path {
 				return fmt.Errorf("%s of %s holds tensor %s, which the index places in %q: engines would load another", f.Path, s.Name, t.Name, index[t.Name])
 			}
@@ -183,17 +204,55 @@ func (s *Set) index(side []File) (map[string]string, error) {
 	return in.Map, nil
 }
 
+// look reads the headers of shards where they are, several at once.
+func (s *Set) look(ctx context.Context, weights []File) ([]*safetensors.Header, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	heads := make([]*safetensors.Header, len(weights))
+	slots := make(chan struct{}, s.conns())
+	var wg sync.WaitGroup
+	for i, f := range weights {
+		select {
+		case <-ctx.Done():
+		case slots <- struct{}{}:
+			wg.Go(func() {
+				defer func() { <-slots }()
+				var err error
+				if heads[i], err = safetensors.ReadHeader(&nearest{ctx: ctx, r: s.remote(f), path: s.Path(f)}, f.Size); err != nil {
+					cancel(fmt.Errorf("%s of %s, before its weights are fetched: %w", f.Path, s.Name, err))
+				}
+			})
+		}
+	}
+	wg.Wait()
+	return heads, context.Cause(ctx)
+}
+
 // nearest reads a file where it is: here if it has come already.
 type nearest struct {
 	ctx  context.Context
 	r    *Remote
 	path string
+	head []byte // of the file
 }
 
-func (n nearest) ReadAt(p []byte, off int64) (int, error) {
+// ahead is how much of a file is fetched with its first bytes: most headers end there.
+const ahead = 32 << 10
+
+func (n *nearest) ReadAt(p []byte, off int64) (int, error) {
 	if f, err := os.Open(n.path); err == nil {
 		defer func() { _ = f.Close() }()
 		return f.ReadAt(p, off)
+	}
+	if n.head == nil {
+		head := make([]byte, min(ahead, n.r.File.Size))
+		if m, err := n.r.ReadAt(n.ctx, head, 0); m < len(head) {
+			return 0, err
+		}
+		n.head = head
+	}
+	if off+int64(len(p)) <= int64(len(n.head)) {
+		return copy(p, n.head[off:]), nil
 	}
 	return n.r.ReadAt(n.ctx, p, off)
 }
