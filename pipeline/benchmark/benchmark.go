@@ -164,7 +164,7 @@ func Chat(model string, output int, m []openai.Message) (*load.Request, error) {
 	zero := 0.0
 	r := openai.ChatRequest{Messages: m}
 	r.Model, r.MaxTokens, r.MinTokens, r.Temperature, r.IgnoreEOS = model, &output, &output, &zero, true
-	q, err := load.Chat(r)
+	q, err := load.Chat(r, false)
 	if q != nil {
 		q.Want = output
 	}

@@ -255,7 +255,7 @@ func one(t *testing.T, script http.HandlerFunc, r *Request) *Result {
 }
 
 func chat(t *testing.T) *Request {
-	r, err := Chat(openai.ChatRequest{Sampling: openai.Sampling{Model: "m"}, Messages: []openai.Message{{Role: "user", Content: openai.Text("hi")}}})
+	r, err := Chat(openai.ChatRequest{Sampling: openai.Sampling{Model: "m"}, Messages: []openai.Message{{Role: "user", Content: openai.Text("hi")}}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,16 +26,17 @@ const (
 // maxAnswer bounds an answer that is not a stream.
 const maxAnswer = 64 << 20
 
-// Chat makes a streamed chat request that asks for usage.
-func Chat(r openai.ChatRequest) (*Request, error) {
-	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true}
+// Chat makes a streamed chat request that asks for usage at the end, or with each
+// on every event, which not every server knows.
+func Chat(r openai.ChatRequest, each bool) (*Request, error) {
+	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true, ContinuousUsageStats: each}
 	b, err := json.Marshal(r)
 	return &Request{Path: PathChat, Body: b, Stream: true}, err
 }
 
-// Complete makes a streamed completion request that asks for usage.
-func Complete(r openai.CompletionRequest) (*Request, error) {
-	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true}
+// Complete makes a streamed completion request that asks for usage as Chat does.
+func Complete(r openai.CompletionRequest, each bool) (*Request, error) {
+	r.Stream, r.StreamOptions = true, &openai.StreamOptions{IncludeUsage: true, ContinuousUsageStats: each}
 	b, err := json.Marshal(r)
 	return &Request{Path: PathComplete, Body: b, Stream: true}, err
 }

@@ -135,5 +135,5 @@ func (l *trafficLine) request(model string) (*Request, error) {
 	case l.Query != "":
 		return Rerank(model, l.Query, l.Documents)
 	}
-	return Chat(openai.ChatRequest{Sampling: openai.Sampling{Model: model, MaxTokens: l.MaxTokens, Temperature: l.Temperature}, Messages: l.Messages})
+	return Chat(openai.ChatRequest{Sampling: openai.Sampling{Model: model, MaxTokens: l.MaxTokens, Temperature: l.Temperature}, Messages: l.Messages}, false)
 }
