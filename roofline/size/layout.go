@@ -155,7 +155,7 @@ type Flip struct {
 // reach is how far, and step how finely, an assumption is moved to find a flip.
 const (
 	reach = 4.0
-	step  = 1.02
+	step  = 1.05
 )
 
 // flips moves each key up and down and finds where choose says something else first.

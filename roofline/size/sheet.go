@@ -22,8 +22,6 @@ type Number struct {
 	Formula string   `json:"formula"`
 	Prose   bool     `json:"prose,omitempty"`
 	Chosen  []string `json:"chosen_by,omitempty"` // keys that the form of the formula hangs on
-
-	uses []string // of Formula
 }
 
 // Text is the number as a person would write it.
@@ -99,7 +97,7 @@ func (s *Sheet) RestsOn(key string) []string {
 		}
 		seen[key] = true
 		if n, ok := s.Find(key); ok {
-			for _, u := range slices.Concat(n.uses, n.Chosen) {
+			for _, u := range append(names(n.Formula), n.Chosen...) {
 				walk(u)
 			}
 		}
@@ -145,13 +143,16 @@ func (s *Sheet) Substituted(n Number) string {
 	return b.String()
 }
 
+// usual is about how many numbers a sheet has.
+const usual = 128
+
 // Compute makes the sheet. An error says which assumption is missing or which cannot
 // be together.
 func Compute(in Inputs) (*Sheet, error) {
 	if err := in.check(); err != nil {
 		return nil, err
 	}
-	s := &Sheet{In: in, index: map[string]int{}}
+	s := &Sheet{In: in, Numbers: make([]Number, 0, usual), index: make(map[string]int, usual)}
 	var err error
 	if s.decode, err = roofline.New(in.deployment("decode.arithmetic")); err != nil {
 		return nil, err
@@ -183,7 +184,7 @@ func Compute(in Inputs) (*Sheet, error) {
 func (s *Sheet) add(key string, u Unit, v float64, is, formula string) {
 	section, _, _ := strings.Cut(key, ".")
 	s.index[key] = len(s.Numbers)
-	s.Numbers = append(s.Numbers, Number{Key: key, Section: section, Is: is, Unit: u, Value: v, Formula: formula, uses: names(formula)})
+	s.Numbers = append(s.Numbers, Number{Key: key, Section: section, Is: is, Unit: u, Value: v, Formula: formula})
 }
 
 // prose adds a number whose formula is a sentence.
