@@ -239,10 +239,21 @@ func advice(pg page, p *sizePlan, a sizing.Advice) {
 	case a.Together > 0:
 		pg.line("replicas: %d", a.Together)
 	}
-	if _, ok := p.sheet.Find("cap.streams"); ok {
+	router(pg, p)
+}
+
+// router prints the caps of a replica.
+func router(pg page, p *sizePlan) {
+	rows := origin(p.sheet.RowsOf("cap.kv_tokens"), p.order())
+	switch v := p.sheet.Value; {
+	case !(v("decode.limit_batch") > 0):
+		pg.line("router: no number of streams keeps the TPOT; there is no cap to give")
+	case v("layout.batch") > v("decode.limit_batch"):
+		pg.line("router: %s streams and %s KV tokens a replica, the edge of the service level; layout.batch is %s, over it %s",
+			p.text("decode.limit_batch"), p.text("decode.limit_kv_tokens"), p.text("layout.batch"), rows)
+	default:
 		pg.line("router: %s of %s streams and %s of %s KV tokens a replica; %s is held back from the edge for %s of the throughput %s",
-			p.text("cap.streams"), p.text("decode.limit_batch"), p.text("cap.kv_tokens"), p.text("decode.limit_kv_tokens"), p.text("decode.headroom"), p.text("decode.headroom_cost"),
-			origin(p.sheet.RowsOf("cap.kv_tokens"), p.order()))
+			p.text("cap.streams"), p.text("decode.limit_batch"), p.text("cap.kv_tokens"), p.text("decode.limit_kv_tokens"), p.text("decode.headroom"), p.text("decode.headroom_cost"), rows)
 	}
 }
 

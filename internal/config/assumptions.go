@@ -231,6 +231,10 @@ func (r *reader) ranges(in settings, to []size.Setting) {
 // checkAssumptions makes the numbers once, for the errors that only all of it can show.
 func checkAssumptions(r *reader, f *assumptionsFile, reg *size.Register) error {
 	if _, err := reg.Sheet(""); err != nil {
+		if at := f.about(err.Error()); at > 0 {
+			r.complain(scalar{line: at}, "%v", err)
+			return r.err()
+		}
 		return fmt.Errorf("%s: %w", r.path, err)
 	}
 	for i, c := range reg.Cases {
@@ -248,6 +252,21 @@ func checkAssumptions(r *reader, f *assumptionsFile, reg *size.Register) error {
 		return r.err()
 	}
 	return err
+}
+
+// about is the line of the first key of the register that a message begins with or
+// names; 0 of none.
+func (f *assumptionsFile) about(msg string) int {
+	for _, begins := range []bool{true, false} {
+		for _, row := range f.Register {
+			for _, s := range row.Set {
+				if strings.HasPrefix(msg, s.key+" ") || !begins && strings.Contains(msg, s.key) {
+					return s.line
+				}
+			}
+		}
+	}
+	return 0
 }
 
 // WhatIf reads KEY=VALUE, and adds the config.json that it may name to the register.
