@@ -239,11 +239,11 @@ func advice(pg page, p *sizePlan, a sizing.Advice) {
 	case a.Together > 0:
 		pg.line("replicas: %d", a.Together)
 	}
-	router(pg, p)
+	routerCaps(pg, p)
 }
 
-// router prints the caps of a replica.
-func router(pg page, p *sizePlan) {
+// routerCaps prints the caps of a replica.
+func routerCaps(pg page, p *sizePlan) {
 	rows := origin(p.sheet.RowsOf("cap.kv_tokens"), p.order())
 	switch v := p.sheet.Value; {
 	case !(v("decode.limit_batch") > 0):
