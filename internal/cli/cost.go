@@ -99,6 +99,7 @@ type priced struct {
 	API      *cost.API        `json:"api_dollars_per_million,omitempty"`
 	Compared *cost.Comparison `json:"compared,omitempty"`
 	Recorded *cost.Bill       `json:"recorded,omitempty"`
+	People   float64          `json:"recorded_people_dollars,omitempty"` // of the same hours
 	Warnings []string         `json:"warnings,omitempty"`
 	capacity cost.Capacity    // of a node
 	perNode  float64          // dollars an hour
@@ -131,7 +132,10 @@ func (o *priced) recorded(p *sizePlan, t *cost.Tally, nodes float64) {
 		o.Nodes, o.Hour = nodes, nodes*o.perNode
 	}
 	b := t.Bill(o.Hour, o.Nodes, o.capacity)
-	o.Recorded = &b
+	if o.API != nil {
+		b.Compare(*o.API)
+	}
+	o.Recorded, o.People = &b, p.sheet.In.Number("cost.team")*b.Hours/p.sheet.In.Number("cost.month")
 	warn := func(format string, args ...any) { o.Warnings = append(o.Warnings, fmt.Sprintf(format, args...)) }
 	switch {
 	case b.Total.Requests == 0:
@@ -177,9 +181,9 @@ func costPage(pg page, p *sizePlan, o *priced) {
 	pg.line("%s", o.Name)
 	rows := func(key string) string { return origin(p.sheet.RowsOf(key), p.order()) }
 	if o.Recorded == nil {
-		pg.line("%g nodes at %s an hour, %s a month %s", o.Nodes, usd(o.Hour), p.text("cost.month_total"), rows("cost.month_total"))
+		pg.line("nodes: %g, at %s an hour, %s a month %s", o.Nodes, usd(o.Hour), p.text("cost.month_total"), rows("cost.month_total"))
 	} else {
-		pg.line("%g nodes at %s an hour", o.Nodes, usd(o.Hour))
+		pg.line("nodes: %g, at %s an hour", o.Nodes, usd(o.Hour))
 	}
 	pg.head("MODELLED, at a load of " + p.text("traffic.load") + " of the peak")
 	pg.table([][]string{
@@ -194,7 +198,7 @@ func costPage(pg page, p *sizePlan, o *priced) {
 		pg.line("%s of a GPU to decode and %s to prefill, %s: %s %s", p.text("batch.decode_hours"), p.text("batch.prefill_hours"), p.text("batch.hours"), p.text("batch.cost"), rows("batch.cost"))
 	}
 	if b := o.Recorded; b != nil {
-		billed(pg, o, b)
+		billed(pg, p, o, b)
 	}
 	for _, w := range o.Warnings {
 		pg.line("warning: %s", w)
@@ -236,7 +240,7 @@ func compared(pg page, p *sizePlan, o *priced) {
 	}
 }
 
-func billed(pg page, o *priced, b *cost.Bill) {
+func billed(pg page, p *sizePlan, o *priced, b *cost.Bill) {
 	usd := sizing.Dollars.Format
 	tokens := sizing.Tokens.Format
 	pg.head("RECORDED")
@@ -244,7 +248,8 @@ func billed(pg page, o *priced, b *cost.Bill) {
 		return
 	}
 	pg.line("%s from %s to %s: %g hours, %s requests, %s of the input cached", usd(b.Dollars), b.First.UTC().Format(time.RFC3339), b.Last.UTC().Format(time.RFC3339), b.Hours, tokens(b.Total.Requests), percent(b.HitShare))
-	pg.line("nodes busy %s in the mean and %s in the busiest hour, by %s and %s of a node", percent(b.Busy), percent(b.PeakBusy), sizing.TokenRate.Format(o.capacity.Decode), sizing.TokenRate.Format(o.capacity.Prefill))
+	pg.line("nodes busy %s in the mean and %s in the busiest hour, by %s and %s of a node %s", percent(b.Busy), percent(b.PeakBusy),
+		sizing.TokenRate.Format(o.capacity.Decode), sizing.TokenRate.Format(o.capacity.Prefill), origin(p.sheet.RowsOf("cost.decode_share"), p.order()))
 	for _, kind := range []struct {
 		title string
 		lines []cost.Line
@@ -253,16 +258,30 @@ func billed(pg page, o *priced, b *cost.Bill) {
 			continue
 		}
 		_, _ = fmt.Fprintln(pg.w)
-		table := [][]string{{kind.title, "COST", "SHARE", "REQUESTS", "INPUT", "OUTPUT", "A REQUEST"}}
+		table := [][]string{{kind.title, "COST", "API", "REQUESTS", "INPUT", "OUTPUT", "1M IN", "1M OUT", "A REQUEST"}}
 		for _, l := range kind.lines {
-			name := l.Name
+			name, api := l.Name, "-"
 			if name == "" {
 				name = "(none)"
 			}
-			table = append(table, []string{name, usd(l.Dollars), percent(l.Share), tokens(l.Requests), tokens(l.Input), tokens(l.Output), usd(l.PerRequest)})
+			if o.API != nil {
+				api = usd(l.API)
+			}
+			table = append(table, []string{name, usd(l.Dollars), api, tokens(l.Requests), millions(l.Input), millions(l.Output), usd(l.PerMillionInput), usd(l.PerMillionOutput), usd(l.PerRequest)})
 		}
 		pg.table(table)
 	}
 	_, _ = fmt.Fprintln(pg.w)
+	if o.API != nil {
+		pg.line("the API would have asked %s; the fleet cost %s and its people %s", usd(b.API), usd(b.Dollars), usd(o.People))
+	}
 	pg.line("1M output tokens %s, 1M input tokens %s, a request %s", usd(b.Price.PerMillionOutput), usd(b.Price.PerMillionInput), usd(b.Price.PerRequest))
+}
+
+// millions shortens large counts of tokens.
+func millions(v float64) string {
+	if v < 1e6 {
+		return sizing.Tokens.Format(v)
+	}
+	return fmt.Sprintf("%.1fM", v/1e6)
 }

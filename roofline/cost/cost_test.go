@@ -97,6 +97,9 @@ func TestBill(t *testing.T) {
 	near(t, "docs", b.Tenants[0].Dollars, 72*80.0/94, 1e-9)
 	near(t, "docs, output", b.Tenants[0].Output, 500, 0)
 	near(t, "docs, a million", b.Tenants[0].PerMillionOutput, 72*50.0/94/500*1e6, 1e-6)
+	b.Compare(API{Input: 1, Cached: 0.5, Output: 10})
+	near(t, "api", b.API, (3400+600*0.5+600*10)/1e6, 1e-12)
+	near(t, "api, docs", b.Tenants[0].API, (3000+500*10)/1e6, 1e-12)
 	if len(b.Adapters) != 2 || b.Adapters[0].Name != "bol" || b.Adapters[1].Name != "" {
 		t.Errorf("adapters are %+v", b.Adapters)
 	}

@@ -152,12 +152,14 @@ type Line struct {
 	Use
 	Dollars float64 `json:"dollars"`
 	Share   float64 `json:"share"`
+	API     float64 `json:"api_dollars,omitempty"` // what an API would have asked for it
 	Price
 }
 
 // Bill is a period's cost and who caused it. The lines of each kind add up to Dollars.
 type Bill struct {
 	Dollars   float64   `json:"dollars"`
+	API       float64   `json:"api_dollars,omitempty"` // what an API would have asked
 	Hours     float64   `json:"hours"`
 	First     time.Time `json:"first"`
 	Last      time.Time `json:"last"`
@@ -202,4 +204,14 @@ func (t *Tally) Bill(dollarsPerHour, nodes float64, c Capacity) Bill {
 	}
 	b.Tenants, b.Workloads, b.Adapters = lines(t.tenants), lines(t.workloads), lines(t.adapters)
 	return b
+}
+
+// Compare fills in what an API would have asked for all of it and for each line.
+func (b *Bill) Compare(a API) {
+	b.API = a.Costs(b.Total)
+	for _, lines := range [][]Line{b.Tenants, b.Workloads, b.Adapters} {
+		for i := range lines {
+			lines[i].API = a.Costs(lines[i].Use)
+		}
+	}
 }
