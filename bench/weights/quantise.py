@@ -275,10 +275,9 @@ def engine(path, prompt):
                 break
             except OSError:
                 time.sleep(0.1)
-        body = json.dumps({"model": json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models"))["data"][0]["id"], "prompt": prompt, "max_tokens": 1, "prompt_logprobs": 0}).encode()
+        body = json.dumps({"model": json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models"))["data"][0]["id"], "prompt": prompt, "max_tokens": 1, "echo": True, "logprobs": 0}).encode()
         r = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"})
-        got = json.load(urllib.request.urlopen(r))["choices"][0]["prompt_logprobs"]
-        return [step[str(token)]["logprob"] for token, step in zip(prompt[1:], got[1:])]
+        return json.load(urllib.request.urlopen(r))["choices"][0]["logprobs"]["token_logprobs"][1:len(prompt)]
     finally:
         p.terminate()
         p.wait()
@@ -295,7 +294,7 @@ def logits():
     prompts = [tok(json.dumps(t))["input_ids"][:96] for t in text]
 
     def hf(path):
-        m = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+        m = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
         got = []
         for p in prompts:
             with torch.no_grad():
@@ -315,7 +314,10 @@ def logits():
         run([llmops, "quantise", src, "--scheme", scheme, "--out", out] + (["--keep", "re:.*k_proj"] if scheme == "fp8-block" else []))
         t, e = hf(out), [engine(out, p) for p in prompts]
         say(f"logits   {scheme:12} to the source: transformers {off(t, parent):.4f}, engine {off(e, ours):.4f}; transformers to engine {off(t, e):.4f}")
-        if off(t, e) > 0.5 * max(off(t, parent), 0.05):
+        # Weights alone must come out equal. Activations are rounded to eight bits, where a
+        # difference in the last bit of a float may be a whole step, and where engines divide
+        # by 127 what compressed-tensors divides by 127.5.
+        if off(t, e) > 1e-3 and scheme in ("int8-weight", "int4") or abs(off(t, parent) - off(e, ours)) > 0.1 * off(t, parent):
             failed.append(f"logits of {scheme}")
     clear(out)
     if shutil.which("vllm") is None:
