@@ -3,6 +3,7 @@ package quantise
 import (
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +26,7 @@ func tiny(t *testing.T) string {
 			ts = append(ts, sized(layer+name+".weight", safetensors.BF16, shape...))
 		}
 	}
+	slices.SortFunc(ts, func(a, b safetensors.Tensor) int { return strings.Compare(a.Name, b.Name) }) // the same weights each time
 	fill := gaussian(12)
 	put(t, filepath.Join(dir, "model.safetensors"), func(name string, i int) float32 {
 		if strings.HasSuffix(name, "norm.weight") {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -130,16 +131,19 @@ func (p *pool) write(ctx context.Context, dir string, names []string, steps map[
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(jobs)
-		for _, name := range names {
-			sh := &shard{path: filepath.Join(dir, name)}
-			mine := p.plan(sh, steps[name])
-			if err := p.open(ctx, sh, steps[name], mine); err != nil {
-				cancel(fmt.Errorf("writing %s: %w", name, err))
-				return
+		for group := range together(names, runtime.GOMAXPROCS(0)) {
+			var mine [][]*job
+			for _, name := range group {
+				sh := &shard{path: filepath.Join(dir, name)}
+				list := p.plan(sh, steps[name])
+				if err := p.open(sh, steps[name], list); err != nil {
+					cancel(fmt.Errorf("writing %s: %w", name, err))
+					return
+				}
+				shards, mine = append(shards, sh), append(mine, list)
 			}
-			shards = append(shards, sh)
-			all = append(all, mine...)
-			for _, j := range mine {
+			for j := range inTurn(mine) {
+				all = append(all, j)
 				select {
 				case jobs <- j:
 				case <-ctx.Done():
@@ -192,8 +196,45 @@ func (p *pool) write(ctx context.Context, dir string, names []string, steps map[
 	return files, sums, nil
 }
 
+// together yields one shard after the other, and the last n as one group. A
+// shard's digest is the work of one core once all of it is written: that of the
+// last shard would keep all but one core idle.
+func together(names []string, n int) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		for len(names) > n {
+			if !yield(names[:1]) {
+				return
+			}
+			names = names[1:]
+		}
+		if len(names) > 0 {
+			yield(names)
+		}
+	}
+}
+
+// inTurn yields from each list in proportion to its length, so that all end at
+// the same time.
+func inTurn(lists [][]*job) iter.Seq[*job] {
+	var longest int
+	for _, l := range lists {
+		longest = max(longest, len(l))
+	}
+	return func(yield func(*job) bool) {
+		for i := range longest {
+			for _, l := range lists {
+				for _, j := range l[i*len(l)/longest : (i+1)*len(l)/longest] {
+					if !yield(j) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
 // open creates a shard and writes what needs no data.
-func (p *pool) open(_ context.Context, sh *shard, steps []*Step, jobs []*job) (err error) {
+func (p *pool) open(sh *shard, steps []*Step, jobs []*job) (err error) {
 	var out []safetensors.Tensor
 	for _, s := range steps {
 		out = append(out, s.outputs(p.to)...)
