@@ -18,6 +18,26 @@ DATA bias<>+8(SB)/8, $0x000003c8000003c8
 DATA bias<>+16(SB)/8, $0x000003c8000003c8
 DATA bias<>+24(SB)/8, $0x000003c8000003c8
 GLOBL bias<>(SB), RODATA|NOPTR, $32
+DATA one<>+0(SB)/8, $0x0000000100000001
+DATA one<>+8(SB)/8, $0x0000000100000001
+DATA one<>+16(SB)/8, $0x0000000100000001
+DATA one<>+24(SB)/8, $0x0000000100000001
+GLOBL one<>(SB), RODATA|NOPTR, $32
+DATA shift141<>+0(SB)/8, $0x4680000046800000
+DATA shift141<>+8(SB)/8, $0x4680000046800000
+DATA shift141<>+16(SB)/8, $0x4680000046800000
+DATA shift141<>+24(SB)/8, $0x4680000046800000
+GLOBL shift141<>(SB), RODATA|NOPTR, $32
+DATA words15<>+0(SB)/8, $0x7fff7fff7fff7fff
+DATA words15<>+8(SB)/8, $0x7fff7fff7fff7fff
+DATA words15<>+16(SB)/8, $0x7fff7fff7fff7fff
+DATA words15<>+24(SB)/8, $0x7fff7fff7fff7fff
+GLOBL words15<>(SB), RODATA|NOPTR, $32
+DATA words7<>+0(SB)/8, $0x0080008000800080
+DATA words7<>+8(SB)/8, $0x0080008000800080
+DATA words7<>+16(SB)/8, $0x0080008000800080
+DATA words7<>+24(SB)/8, $0x0080008000800080
+GLOBL words7<>(SB), RODATA|NOPTR, $32
 DATA magnitude<>+0(SB)/4, $0x7fffffff
 GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 DATA maxE4M3<>+0(SB)/4, $0x43e00000
@@ -38,14 +58,14 @@ GLOBL minusOne<>(SB), RODATA|NOPTR, $4
 #define LOADF32(src, y) \
 	VMOVUPS src, y
 
-// The quotients in y rounded to the weights' type, in q; x is q's lower half.
+// The quotients in y rounded to the weights' type, in q; x is q's lower half. Y14 is
+// zero.
 #define ROUNDBF16(y, q, x) \
-	VPSLLD $15, y, q; \
-	VPSRLD $31, q, q; \
+	VPSRLD $16, y, q; \
+	VPAND  one<>(SB), q, q; \
 	VPADDD Y11, q, q; \
 	VPADDD y, q, q; \
-	VPSRLD $16, q, q; \
-	VPSLLD $16, q, q
+	VPBLENDW $0xaa, q, Y14, q
 #define ROUNDF16(y, q, x) \
 	VCVTPS2PH $0, y, x; \
 	VCVTPH2PS x, q
@@ -123,6 +143,36 @@ GLOBL minusOne<>(SB), RODATA|NOPTR, $4
 	VMOVUPS Y7, 96(DX); \
 	VZEROUPPER
 
+// As E4M3, for the magnitudes of eight bfloat16, which unpacking over zeros makes
+// floats. A saturating subtraction of words takes the smallest normal power away.
+#define MAGNITUDES(y, c, lost, size) \
+	VPSRLD   $16, y, Y1; \
+	VPAND    one<>(SB), Y1, Y1; \
+	VPADDD   Y11, Y1, Y1; \
+	VPADDD   y, Y1, Y1; \
+	VPBLENDW $0xaa, Y1, Y14, Y1; \
+	VMINPS   Y13, Y1, Y1; \
+	VPAND    Y12, Y1, Y2; \
+	VPSUBUSW minPower<>(SB), Y2, Y2; \
+	VPSRLD   $20, Y2, c; \
+	VPADDD   shift141<>(SB), Y2, Y2; \
+	VADDPS   Y2, Y1, Y1; \
+	VPSUBD   Y2, Y1, Y8; \
+	VPADDD   Y8, c, c; \
+	VSUBPS   Y2, Y1, Y1; \
+	VSUBPS   Y1, y, Y1; \
+	VMULPS   Y1, Y1, Y1; \
+	VADDPS   Y1, lost, lost; \
+	VMULPS   y, y, Y1; \
+	VADDPS   Y1, size, size
+
+// Unpacking leaves weights 0 to 3 and 8 to 11 in one register and the others in
+// the other, and so must be the sums. It undoes itself.
+#define CROSS(a, b, t) \
+	VPERM2F128 $0x20, b, a, t; \
+	VPERM2F128 $0x31, b, a, b; \
+	VMOVAPS    t, a
+
 // func fp8BF16AVX2(dst, src *byte, n int, scale float32, r *residue)
 TEXT ·fp8BF16AVX2(SB), NOSPLIT, $0-40
 	MOVQ dst+0(FP), DI
@@ -130,15 +180,36 @@ TEXT ·fp8BF16AVX2(SB), NOSPLIT, $0-40
 	MOVQ n+16(FP), CX
 	VBROADCASTSS scale+24(FP), Y15
 	MOVQ r+32(FP), DX
-	VBROADCASTSS magnitude<>(SB), Y14
+	VPXOR Y14, Y14, Y14
 	VBROADCASTSS maxE4M3<>(SB), Y13
 	VBROADCASTSS power<>(SB), Y12
 	VBROADCASTSS half16<>(SB), Y11
 	SUMS
+	CROSS(Y4, Y5, Y0)
+	CROSS(Y6, Y7, Y0)
 
 loop:
-	STEP(LOADBF16, ROUNDBF16, E4M3, 16, VPACKUSDW, VPACKUSWB)
-	JNE  loop
+	VMOVDQU      (SI), Y9
+	VPSRLW       $8, Y9, Y10
+	VPAND        words7<>(SB), Y10, Y10
+	VPAND        words15<>(SB), Y9, Y9
+	VPUNPCKLWD   Y9, Y14, Y0
+	VPUNPCKHWD   Y9, Y14, Y9
+	VDIVPS       Y15, Y0, Y0
+	VDIVPS       Y15, Y9, Y9
+	MAGNITUDES(Y0, Y3, Y4, Y6)
+	MAGNITUDES(Y9, Y0, Y5, Y7)
+	VPACKUSDW    Y0, Y3, Y3
+	VPOR         Y10, Y3, Y3
+	VEXTRACTI128 $1, Y3, X2
+	VPACKUSWB    X2, X3, X3
+	VMOVDQU      X3, (DI)
+	ADDQ         $32, SI
+	ADDQ         $16, DI
+	SUBQ         $16, CX
+	JNE          loop
+	CROSS(Y4, Y5, Y0)
+	CROSS(Y6, Y7, Y0)
 	STORE
 	RET
 
@@ -191,6 +262,7 @@ TEXT ·wholeBF16AVX2(SB), NOSPLIT, $0-40
 	VBROADCASTSS minusOne<>(SB), Y12
 	VSUBPS Y13, Y12, Y12
 	VBROADCASTSS half16<>(SB), Y11
+	VPXOR Y14, Y14, Y14
 	SUMS
 
 loop:

@@ -23,15 +23,15 @@ type residue struct{ lost, size [lanes]float32 }
 
 // take adds the residue to sum, in units of the weights, and begins anew.
 func (r *residue) take(sum *errorSum, scale float32) {
-	var lost, size float64
+	var lost, size [4]float64 // so that one addition need not wait for the last
 	for i := range lanes {
-		lost += float64(r.lost[i])
-		size += float64(r.size[i])
+		lost[i%4] += float64(r.lost[i])
+		size[i%4] += float64(r.size[i])
 	}
 	*r = residue{}
 	s := float64(scale) * float64(scale)
-	sum.lost += lost * s
-	sum.size += size * s
+	sum.lost += (lost[0] + lost[1] + lost[2] + lost[3]) * s
+	sum.size += (size[0] + size[1] + size[2] + size[3]) * s
 }
 
 // kernels are one way to compute. n is a multiple of lanes and not zero; the bytes
