@@ -151,12 +151,21 @@ func TestLoRA(t *testing.T) {
 	})
 }
 
+// A cache that was measured is taken as it is.
+func TestMeasuredPool(t *testing.T) {
+	r := dense70B(t, func(d *Deployment) { d.PoolBytes = 2048 * 327680 * 40 })
+	if got := r.LargestBatch(0.030, 2048); got != 40 || r.KVPoolTokens() != 40*2048 {
+		t.Errorf("%d streams in %v tokens", got, r.KVPoolTokens())
+	}
+}
+
 func TestRefusedLayouts(t *testing.T) {
 	for want, edit := range map[string]func(*Deployment){
 		"81 stages":           func(d *Deployment) { d.PipelineParallel = 81 },
 		"the model has none":  func(d *Deployment) { d.TensorParallel, d.ExpertParallel = 1, 8 },
 		"8 experts cannot":    func(d *Deployment) { d.Shape, d.TensorParallel, d.ExpertParallel = mixtral(t), 1, 3 },
 		"one kind at a time":  func(d *Deployment) { d.Shape, d.ExpertParallel = mixtral(t), 8 },
+		"a cache of -1 bytes": func(d *Deployment) { d.PoolBytes = -1 },
 		"neither below 0":     func(d *Deployment) { d.PipelineParallel = -1 },
 		"share 7 KV heads":    func(d *Deployment) { d.Shape.KVHeads = 7 },
 		"utilisation of 1.5":  func(d *Deployment) { d.Reserve.Utilisation = 1.5 },

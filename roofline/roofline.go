@@ -43,6 +43,7 @@ type Deployment struct {
 	FP8Arithmetic bool    // products at the GPU's fp8 rate, not its bf16 rate
 	Reserve       Reserve // the zero value: Assume.ReserveShare of the memory
 	LoRA          LoRA
+	PoolBytes     float64 // of the cache over all GPUs, where it was measured; 0: computed
 	Assume        Assumptions
 }
 
@@ -133,6 +134,8 @@ func (d Deployment) check() error {
 		return fmt.Errorf("%d experts cannot be dealt to %d GPUs evenly", s.Experts.Count, ep)
 	case ep > 1 && (d.TensorParallel > 1 || pp > 1):
 		return fmt.Errorf("experts over %d GPUs with layers split over %d and cut into %d stages: want one kind at a time", ep, d.TensorParallel, pp)
+	case !(d.PoolBytes >= 0):
+		return fmt.Errorf("a cache of %v bytes: want it not below 0", d.PoolBytes)
 	case !(d.WeightBytes > 0 && d.KVBytes > 0 && d.Parameters >= 0):
 		return fmt.Errorf("%v bytes a weight, %v bytes an element of the cache, %v parameters: want the first two above 0, the last not below", d.WeightBytes, d.KVBytes, d.Parameters)
 	}
@@ -293,6 +296,9 @@ func (r *Roof) LoRABytesGPU() float64 { return r.loraBytesGPU }
 // KVPoolBytes is the memory for the cache over all GPUs of the copy; below 0 when
 // the weights do not fit.
 func (r *Roof) KVPoolBytes() float64 {
+	if r.d.PoolBytes > 0 {
+		return r.d.PoolBytes
+	}
 	memory := r.d.GPU.Memory.Value
 	return float64(r.d.GPUs()) * (memory - r.ReserveBytesGPU() - r.WeightBytesGPU() - r.loraBytesGPU)
 }

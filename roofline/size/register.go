@@ -290,7 +290,7 @@ func (in Inputs) deployment(arithmetic string) roofline.Deployment {
 		TensorParallel: n("layout.tp"), PipelineParallel: n("layout.pp"), ExpertParallel: n("layout.ep"),
 		Shape: shape, Parameters: in.Number("model.parameters"),
 		WeightBytes: weightWidths[in.Text("weights.dtype")], KVBytes: kvWidths[in.Text("kv.dtype")],
-		FP8Arithmetic: in.Text(arithmetic) == "fp8",
+		FP8Arithmetic: in.Text(arithmetic) == "fp8", PoolBytes: in.Number("kv.pool"),
 		Assume: roofline.Assumptions{
 			HBMShare: in.Number("share.hbm"), FLOPShare: in.Number("share.flops"), LinkShare: 1, EndToEndShare: in.Number("share.end_to_end"),
 			ReserveShare: in.Number("reserve.share"), OverlapShare: in.Number("fabric.overlap"),

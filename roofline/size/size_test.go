@@ -1,6 +1,7 @@
 package size_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -158,6 +159,10 @@ func TestNumbersRestOnWhatTheyName(t *testing.T) {
 	r := register(t)
 	for world, whatIf := range worlds {
 		base := sheet(t, r, whatIf...)
+		compared := world == "dense" // which costs more than all other numbers
+		if compared {
+			base.Compare()
+		}
 		rests := map[string][]string{}
 		for _, n := range base.Numbers {
 			rests[n.Key] = base.RestsOn(n.Key)
@@ -189,6 +194,9 @@ func TestNumbersRestOnWhatTheyName(t *testing.T) {
 				if err != nil {
 					continue // no such deployment
 				}
+				if compared {
+					moved.Compare()
+				}
 				for _, n := range base.Numbers {
 					m, ok := moved.Find(n.Key)
 					if ok && math.Abs(m.Value-n.Value) > 1e-9*math.Abs(n.Value) && !slices.Contains(rests[n.Key], k.Name) && !slices.Contains(moved.RestsOn(n.Key), k.Name) {
@@ -218,6 +226,33 @@ func TestNamesAreApart(t *testing.T) {
 			}
 			seen[n.Key] = true
 		}
+	}
+}
+
+// What is printed as JSON has no number that JSON has not.
+func TestAllOfItIsJSON(t *testing.T) {
+	r := register(t)
+	for _, world := range []string{"dense", "latent, dealt", "one GPU", "nothing to prefill"} {
+		s := sheet(t, r, worlds[world]...)
+		bars, err := size.Tornado(s, "cost.output")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range []any{s.Numbers, size.Recommend(s), bars} {
+			if _, err := json.Marshal(v); err != nil {
+				t.Errorf("%s: %v", world, err)
+			}
+		}
+	}
+}
+
+// A measured cache bounds the batch of the layout that it was measured of.
+func TestMeasuredPoolBoundsTheBatch(t *testing.T) {
+	r := register(t)
+	s := sheet(t, r, "kv.pool=134217728000B") // 409,600 tokens, 200 streams
+	a := size.Recommend(s)
+	if s.Value("decode.limit_batch") != 200 || a.Options[3].Batch != 200 || a.Options[2].Batch != 99 {
+		t.Errorf("the edge is %v; layouts are %+v", s.Value("decode.limit_batch"), a.Options)
 	}
 }
 
