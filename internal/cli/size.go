@@ -25,6 +25,7 @@ type sizeFlags struct {
 	show    string
 	tornado string
 	claims  bool
+	all     bool
 	keys    bool
 }
 
@@ -77,6 +78,7 @@ Nothing is measured here. --run calibrates the model with what a run measured,
 	fl.StringVar(&f.tornado, "tornado", "", "what moves a number most when each assumption goes through its range")
 	fl.Lookup("tornado").NoOptDefVal = "fleet.capacity"
 	fl.BoolVar(&f.claims, "claims", false, "each claim of the file against the model")
+	fl.BoolVar(&f.all, "all", false, "with the numbers that others are made of")
 	fl.BoolVar(&f.keys, "keys", false, "list all assumptions that may be made")
 	return c
 }
@@ -142,7 +144,7 @@ func (e *env) printSize(p *sizePlan, f sizeFlags) error {
 	case f.claims:
 		return e.claims(p)
 	}
-	return e.report(p)
+	return e.report(p, f.all)
 }
 
 func (e *env) sizeKeys() error {
@@ -296,7 +298,7 @@ type changed struct {
 	Is  float64 `json:"is"`
 }
 
-func (e *env) report(p *sizePlan) error {
+func (e *env) report(p *sizePlan, all bool) error {
 	p.base.Compare()
 	p.sheet.Compare()
 	out := sized{Name: p.file.Name, Assumptions: p.settled(), Advice: sizing.Recommend(p.sheet)}
@@ -310,7 +312,7 @@ func (e *env) report(p *sizePlan) error {
 	if out.Claims, err = sizing.Check(p.file); err != nil {
 		return usage("%w", err)
 	}
-	return e.answer(out, func(w *tabwriter.Writer) { reportPage(page{w}, p, out) })
+	return e.answer(out, func(w *tabwriter.Writer) { reportPage(page{w}, p, out, all) })
 }
 
 // settled are all assumptions with their values, in the order of the keys.

@@ -21,7 +21,7 @@ const register = "../../examples/assumptions.yaml"
 // Everything that size and cost print fits a terminal of 80 columns.
 func TestSizeFitsTheTerminal(t *testing.T) {
 	for _, args := range [][]string{
-		{"size"}, {"size", "--claims"}, {"size", "--tornado"}, {"size", "--tornado=cost.output"}, {"size", "--explain", "fleet.nodes"}, {"size", "--explain", "share.hbm"},
+		{"size"}, {"size", "--all"}, {"size", "--claims"}, {"size", "--tornado"}, {"size", "--tornado=cost.output"}, {"size", "--explain", "fleet.nodes"}, {"size", "--explain", "share.hbm"},
 		{"size", "--what-if", "weights.dtype=fp8", "--what-if", "kv.dtype=fp8"}, {"size", "--sweep", "layout.tp=2,4,8,16", "--what-if", "layout.batch=30"}, {"cost"},
 		{"size", "--case", "8b"}, {"cost", "--case", "documents"},
 	} {

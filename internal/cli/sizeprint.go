@@ -106,7 +106,21 @@ func (p *sizePlan) text(key string) string {
 	return "-"
 }
 
-func reportPage(pg page, p *sizePlan, out sized) {
+// steps are numbers that others are made of, and that nobody decides by.
+var steps = []string{
+	"layout.", "model.", "cap.", "weights.width", "weights.read_bytes", "weights.node_bytes", "decode.flops", "decode.modelled", "decode.limit_tpot",
+	"kv.width", "kv.token_bytes_gpu", "kv.seen", "kv.seen_long", "prefill.flops", "prefill.modelled", "prefill.class_linear", "prefill.class_attention",
+	"prefill.class_attention_share", "prefill.class_compute", "prefill.long_compute", "ttft.hops", "ttft.hops_p95", "cost.output_hour", "cost.input_hour",
+}
+
+// minor tells whether a number is left to --all.
+func minor(n sizing.Number) bool {
+	return n.Value == 0 && n.Prose || slices.ContainsFunc(steps, func(s string) bool {
+		return n.Key == s || strings.HasSuffix(s, ".") && strings.HasPrefix(n.Key, s)
+	})
+}
+
+func reportPage(pg page, p *sizePlan, out sized, all bool) {
 	summary(pg, p)
 	if len(p.whatIf) > 0 {
 		changes(pg, p, out.Changed)
@@ -124,11 +138,14 @@ func reportPage(pg page, p *sizePlan, out sized) {
 	for _, s := range sections(out.Numbers) {
 		section = s
 		for _, n := range out.Numbers {
-			if n.Section == s {
+			if n.Section == s && (all || !minor(n.Number)) {
 				rows = append(rows, []string{strings.TrimPrefix(n.Key, s+"."), n.Unit.Both(n.Value), n.Is + " " + origin(n.Rows, p.order())})
 			}
 		}
 		flush()
+	}
+	if !all {
+		pg.head("--all has what these are made of; --explain KEY has one with its values")
 	}
 	contradictions(pg, p, out.Claims)
 	registerTable(pg, p, "ASSUMPTIONS", out.Assumptions)
@@ -160,6 +177,9 @@ func summary(pg page, p *sizePlan) {
 			verdict = "NOT KEPT"
 		}
 		pg.line("%s: %s of %s, %s %s", s.what, p.text(s.key), p.text(s.limit), verdict, origin(p.sheet.RowsOf(s.key), p.order()))
+	}
+	if p.sheet.Value("decode.tpot") > p.sheet.Value("slo.tpot") {
+		pg.line("the fleet is what that batch would need: it buys throughput with TPOT that was promised")
 	}
 	pg.line("modelled, not measured: a number is as good as the rows in its brackets")
 }

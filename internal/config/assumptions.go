@@ -280,5 +280,9 @@ func WhatIf(reg *size.Register, text string) (size.Setting, error) {
 	if err != nil {
 		return size.Setting{}, err
 	}
-	return readSetting(dir, strings.TrimSpace(key), strings.TrimSpace(value), reg.Shapes)
+	key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+	if _, taken := reg.Shapes[value]; taken && key == "model.config" {
+		value = abs(dir, value) // the file's is relative to its own folder
+	}
+	return readSetting(dir, key, value, reg.Shapes)
 }
