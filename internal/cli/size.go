@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -11,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"llmops/internal/config"
+	"llmops/roofline"
 	sizing "llmops/roofline/size"
 )
 
@@ -27,6 +27,7 @@ type sizeFlags struct {
 	claims  bool
 	all     bool
 	keys    bool
+	gpus    bool
 }
 
 func newSizeCmd(e *env) *cobra.Command {
@@ -57,6 +58,9 @@ Nothing is measured here. --run calibrates the model with what a run measured,
 			if f.keys {
 				return e.sizeKeys()
 			}
+			if f.gpus {
+				return e.sizeGPUs()
+			}
 			if len(args) != 1 {
 				return usage("name a file of assumptions, such as examples/assumptions.yaml")
 			}
@@ -80,6 +84,7 @@ Nothing is measured here. --run calibrates the model with what a run measured,
 	fl.BoolVar(&f.claims, "claims", false, "each claim of the file against the model")
 	fl.BoolVar(&f.all, "all", false, "with the numbers that others are made of")
 	fl.BoolVar(&f.keys, "keys", false, "list all assumptions that may be made")
+	fl.BoolVar(&f.gpus, "gpus", false, "list the catalogue, each figure with its source and what it counts")
 	return c
 }
 
@@ -173,85 +178,28 @@ func (e *env) sizeKeys() error {
 	})
 }
 
-// sweep computes the sheet for each value of a key.
-func (e *env) sweep(p *sizePlan, text, show string) error {
-	key, values, ok := strings.Cut(text, "=")
-	if !ok || values == "" {
-		return usage("--sweep %q, want KEY=VALUE,VALUE,…", text)
-	}
-	shown := defaultShown
-	if show != "" {
-		shown = strings.Split(show, ",")
-		p.sheet.Compare()
-		for _, k := range shown {
-			if _, ok := p.sheet.Find(k); !ok {
-				return usage("--show %q is no number; llmops size FILE --output json lists them", k)
+// sizeGPUs prints the catalogue.
+func (e *env) sizeGPUs() error {
+	all := roofline.GPUs()
+	return e.answer(all, func(w *tabwriter.Writer) {
+		p := page{w}
+		for _, g := range all {
+			p.line("%s", g.Name)
+			var rows [][]string
+			for _, f := range []struct {
+				name string
+				unit sizing.Unit
+				fig  roofline.Figure
+			}{{"memory", sizing.Bytes, g.Memory}, {"bandwidth", sizing.Bandwidth, g.Bandwidth}, {"bf16", sizing.Arithmetic, g.BF16}, {"fp8", sizing.Arithmetic, g.FP8}, {"link", sizing.Bandwidth, g.Link}} {
+				if f.fig.Value == 0 {
+					rows = append(rows, []string{"  " + f.name, "none", "", ""})
+					continue
+				}
+				rows = append(rows, []string{"  " + f.name, f.unit.Format(f.fig.Value), string(f.fig.Counts), f.fig.Source})
 			}
+			p.table(rows)
 		}
-	}
-	var out []swept
-	good := 0
-	for v := range strings.SplitSeq(values, ",") {
-		s, err := config.WhatIf(p.file, key+"="+v)
-		if err != nil {
-			return usage("--sweep %w", err)
-		}
-		row := swept{Value: strings.TrimSpace(v), Numbers: map[string]float64{}}
-		sheet, err := p.file.Sheet("", append(slices.Clone(p.whatIf), s)...)
-		if err != nil {
-			row.Error = err.Error()
-		} else {
-			good++
-			row.take(sheet, shown)
-		}
-		out = append(out, row)
-	}
-	err := e.answer(out, func(w *tabwriter.Writer) { sweptTable(page{w}, p, strings.TrimSpace(key), shown, out) })
-	if err == nil && good == 0 {
-		err = usage("no value of %s makes a deployment", key)
-	}
-	return err
-}
-
-// swept is the sheet for one value.
-type swept struct {
-	Value   string             `json:"value"`
-	Numbers map[string]float64 `json:"numbers,omitempty"`
-	Error   string             `json:"error,omitempty"`
-	texts   []string
-	over    bool
-}
-
-// promised are the service levels of numbers.
-var promised = map[string]string{"decode.tpot": "slo.tpot", "ttft.p95": "slo.ttft", "ttft.class_p95": "slo.ttft", "ttft.long_p95": "slo.long_ttft"}
-
-func (r *swept) take(s *sizing.Sheet, shown []string) {
-	for _, k := range shown {
-		n, ok := s.Find(k)
-		if !ok {
-			s.Compare()
-			n, ok = s.Find(k)
-		}
-		if !ok {
-			r.texts = append(r.texts, "-")
-			continue
-		}
-		r.Numbers[k] = n.Value
-		text := strings.TrimSuffix(n.Text(), " tokens/s")
-		if limit, ok := promised[k]; ok && n.Value > s.Value(limit) {
-			r.over, text = true, text+"!"
-		}
-		r.texts = append(r.texts, text)
-	}
-}
-
-func (e *env) tornado(p *sizePlan, key string) error {
-	p.sheet.Compare()
-	bars, err := sizing.Tornado(p.sheet, key)
-	if err != nil {
-		return usage("--tornado: %w; llmops size FILE --output json lists them", err)
-	}
-	return e.answer(bars, func(w *tabwriter.Writer) { tornadoTable(page{w}, p, key, bars) })
+	})
 }
 
 func (e *env) claims(p *sizePlan) error {
@@ -328,70 +276,6 @@ func (p *sizePlan) settled() (out []settled) {
 	}
 	return out
 }
-
-// explained is one number or assumption and what is behind it.
-type explained struct {
-	Number  *numbered `json:"number,omitempty"`
-	Assumed *settled  `json:"assumption,omitempty"`
-	RestsOn []settled `json:"rests_on,omitempty"`
-	Behind  []string  `json:"behind,omitempty"` // numbers that rest on an assumption
-}
-
-func (e *env) explain(p *sizePlan, key string) error {
-	p.sheet.Compare()
-	var out explained
-	all := map[string]settled{}
-	for _, s := range p.settled() {
-		all[s.Key] = s
-	}
-	if n, ok := p.sheet.Find(key); ok {
-		out.Number = &numbered{n, n.Text(), p.sheet.Substituted(n), p.sheet.RestsOn(key), p.sheet.RowsOf(key)}
-		for _, k := range out.Number.RestsOn {
-			if s, ok := all[k]; ok {
-				out.RestsOn = append(out.RestsOn, s)
-			}
-		}
-	} else {
-		s, ok := all[key]
-		if !ok {
-			if k, err := sizing.FindKey(key); err == nil {
-				return usage("%s is not set: %s", key, k.Is)
-			}
-			return usage("%q is neither a number nor an assumption here; those that begin alike: %s", key, strings.Join(alike(p.sheet, all, key), ", "))
-		}
-		out.Assumed = &s
-		for _, n := range p.sheet.Numbers {
-			if slices.Contains(p.sheet.RestsOn(n.Key), key) {
-				out.Behind = append(out.Behind, n.Key)
-			}
-		}
-	}
-	return e.answer(out, func(w *tabwriter.Writer) { explainPage(page{w}, p, out) })
-}
-
-// alike are the names of a section, or the sections.
-func alike(s *sizing.Sheet, all map[string]settled, key string) (out []string) {
-	section, _, _ := strings.Cut(key, ".")
-	sections := map[string]bool{}
-	for _, n := range s.Numbers {
-		if n.Section == section {
-			out = append(out, n.Key)
-		}
-		sections[n.Section+".…"] = true
-	}
-	for _, k := range slices.Sorted(maps.Keys(all)) {
-		if strings.HasPrefix(k, section+".") {
-			out = append(out, k)
-		}
-	}
-	if out == nil {
-		out = slices.Sorted(maps.Keys(sections))
-	}
-	return out
-}
-
-// defaultShown are the numbers of a sweep that asks for none.
-var defaultShown = []string{"decode.tpot", "decode.limit_batch", "decode.rate", "ttft.p95", "fleet.nodes", "cost.output"}
 
 // origin is where a value comes from, in brackets.
 func origin(rows []string, order []string) string {

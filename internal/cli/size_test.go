@@ -35,8 +35,16 @@ func TestSizeFitsTheTerminal(t *testing.T) {
 			}
 		}
 	}
-	if r := run(t, t.TempDir(), "size", "--keys"); r.code != 0 || strings.Contains(r.out, "no number") {
-		t.Errorf("--keys exits %d: %s", r.code, r.err)
+	for _, list := range []string{"--keys", "--gpus"} {
+		r := run(t, t.TempDir(), "size", list)
+		if r.code != 0 || r.out == "" {
+			t.Errorf("%s exits %d: %s", list, r.code, r.err)
+		}
+		for l := range strings.Lines(r.out) {
+			if utf8.RuneCountInString(strings.TrimSuffix(l, "\n")) > pageWidth {
+				t.Errorf("%s prints %q", list, l)
+			}
+		}
 	}
 }
 
