@@ -43,14 +43,14 @@ func advice(pg page, p *sizePlan, a sizing.Advice) {
 		pg.line("smallest TP, then replicas: %s holds the model and a prompt of %s; %s is the smallest that keeps the TPOT too, with %s",
 			a.Holds.Name(), p.text("slo.long_prompt"), a.Keeps.Name(), sizing.TokenRate.Format(a.Keeps.Rate))
 	}
-	flips(pg, "it flips", a.Flips)
+	flips(pg, a.Flips)
 	pg.head("POOLS")
 	choice := "one pool that prefills and decodes"
 	if a.Pools.Apart {
 		choice = "two pools"
 	}
 	pg.line("recommended: %s: %s %s", choice, a.Pools.Reason, origin(p.sheet.RowsOf("fleet.apart_saves"), p.order()))
-	flips(pg, "it flips", a.Pools.Flips)
+	flips(pg, a.Pools.Flips)
 	switch {
 	case a.Decode > 0:
 		pg.line("replicas: %d that decode and %d that prefill, on %s nodes", a.Decode, a.Prefill, p.text("fleet.nodes"))
@@ -78,7 +78,7 @@ func routerCaps(pg page, p *sizePlan) {
 // flipsShown is how many of the nearest flips are printed.
 const flipsShown = 4
 
-func flips(pg page, verb string, all []sizing.Flip) {
+func flips(pg page, all []sizing.Flip) {
 	if len(all) == 0 {
 		pg.line("no assumption within a factor of four flips it alone")
 		return
@@ -91,5 +91,5 @@ func flips(pg page, verb string, all []sizing.Flip) {
 		}
 		parts = append(parts, fmt.Sprintf("to %s %s %s %s", f.To, word, f.Key, f.Text))
 	}
-	pg.line("%s %s", verb, strings.Join(parts, "; "))
+	pg.line("it flips %s", strings.Join(parts, "; "))
 }
