@@ -7,7 +7,7 @@ floor   wall over reading all and writing half of the same files, a kernel at a 
 peer    time and memory of model_free_ptq for the same files
 logits  the result in transformers with compressed-tensors and in the embedded engine,
         against the source
-cgroup  16 GiB in a control group of 1 GiB"""
+cgroup  16 GiB in a control group of 1 GiB; a quarter of both without the disk for it"""
 import json, os, pathlib, shutil, statistics, struct, subprocess, sys, time, urllib.request
 
 here, work = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
@@ -34,16 +34,21 @@ def layer(l, hidden, inner, kv):
             p + "mlp.gate_proj": (inner, hidden), p + "mlp.up_proj": (inner, hidden), p + "mlp.down_proj": (hidden, inner)}
 
 
-def run(argv, check=True, **kw):
+# A process begins with the peak of the one that it was forked from, so a small one forks.
+measure = """import json, os, sys, time
+began = time.monotonic()
+pid = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+_, status, usage = os.wait4(pid, 0)
+print(json.dumps([os.waitstatus_to_exitcode(status), time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024]))"""
+
+
+def run(argv, **kw):
     """Runs a command and returns wall s, CPU s, peak MiB."""
-    began = time.monotonic()
-    p = subprocess.Popen([str(a) for a in argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **kw)
-    err = p.stderr.read()
-    _, status, usage = os.wait4(p.pid, 0)
-    p.returncode = os.waitstatus_to_exitcode(status)
-    if check and p.returncode:
-        raise SystemExit(f"{argv}: exit {p.returncode}: {err.decode()[-2000:]}")
-    return time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    p = subprocess.run([sys.executable, "-IS", "-c", measure, *map(str, argv)], capture_output=True, **kw)
+    code, *took = json.loads(p.stdout)
+    if code:
+        raise SystemExit(f"{' '.join(map(str, argv))}: exit {code}: {p.stderr.decode()[-2000:]}")
+    return took
 
 
 def clear(*dirs):
@@ -238,26 +243,29 @@ def peer():
 
 
 def cgroup():
-    need = 30 << 30
-    if shutil.disk_usage(work).free < need:
-        return say(f"cgroup   skipped: {shutil.disk_usage(work).free / 2**30:.0f} GiB of free disk, 30 are needed")
+    free, mib, memory = shutil.disk_usage(work).free >> 30, 16384, 1024
+    if free < 30:
+        say(f"cgroup   16 GiB in 1 GiB: skipped, {free} GiB of free disk, 30 are needed")
+        mib, memory = mib // 4, memory // 4
+    if free < 10:
+        return
     v1, v2 = pathlib.Path("/sys/fs/cgroup/memory"), pathlib.Path("/sys/fs/cgroup")
     group = (v1 if (v1 / "memory.limit_in_bytes").exists() else v2) / "llmops-bench-quantise"
     limit, peak = ("memory.limit_in_bytes", "memory.max_usage_in_bytes") if group.parent == v1 else ("memory.max", "memory.peak")
     try:
         group.mkdir(exist_ok=True)
-        (group / limit).write_text(str(1 << 30))
+        (group / limit).write_text(str(memory << 20))
     except OSError as e:
         return say(f"cgroup   skipped: no control group to be had: {e}")
-    src, out = work / "huge", work / "out"
-    big(src, 16384, 4)
+    src, out = work / ("huge" if mib > 4096 else "big"), work / "out"
+    big(src, mib, 4)
     clear(out)
     try:
-        wall, cpu, rss = run(["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", llmops, "quantise", src, "--scheme", "fp8-dynamic", "--memory", "512MiB", "--out", out])
-        say(f"cgroup   {size(src) / 2**30:.2f} GiB in 1 GiB: {wall:.1f} s, {cpu:.1f} CPU s, {rss:.0f} MiB resident at most, the group {int((group / peak).read_text()) / 2**20:.0f} MiB with its page cache")
+        wall, cpu, rss = run(["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", llmops, "quantise", src, "--scheme", "fp8-dynamic", "--memory", f"{memory // 2}MiB", "--out", out])
+        say(f"cgroup   {size(src) / 2**30:.2f} GiB in {memory} MiB: {wall:.1f} s, {cpu:.1f} CPU s, {rss:.0f} MiB resident at most, the group {int((group / peak).read_text()) >> 20} MiB with its page cache")
     finally:
-        clear(out, src)
-        time.sleep(0.1)
+        clear(out)
+        time.sleep(0.1)  # until the kernel lets go of the group
         group.rmdir()
 
 
