@@ -13,7 +13,7 @@ func commands(e *env) []*cobra.Command {
 		in(groupOnboard, newDownloadCmd(e)),
 		in(groupOnboard, newQuantiseCmd(e)),
 		in(groupOnboard, newStageCmd(e, pipeline.StagePlan, "Check that a model fits and what its evidence can show")),
-		in(groupOnboard, newStageCmd(e, pipeline.StageBenchmark, "Measure the candidate under load")),
+		in(groupOnboard, newBenchmarkCmd(e)),
 		in(groupOnboard, newStageCmd(e, pipeline.StageEval, "Compare the candidate's answers with its parent's")),
 		in(groupOnboard, newStageCmd(e, pipeline.StageShadow, "Compare copies of live requests")),
 		in(groupOnboard, newStageCmd(e, pipeline.StageCanary, "Give the candidate a growing share of live traffic")),

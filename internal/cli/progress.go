@@ -78,6 +78,11 @@ func (p *progress) show(ev pipeline.Event) {
 	if ev.Total > 0 {
 		text += fmt.Sprintf(" %3.0f%%", 100*min(1, float64(ev.Done)/float64(ev.Total)))
 	}
+	p.status(text)
+}
+
+// status shows a line that the next one may take the place of.
+func (p *progress) status(text string) {
 	if !p.terminal {
 		p.line("%s", text)
 		return

@@ -1,11 +1,14 @@
 // Package benchmark measures a deployment under the load it is planned for and
 // around it.
 //
-// [Sweep] offers each rate as an open loop for a time, from the lowest up, and
-// [Judge] says whether the service level is shown to hold at the planned rate.
-// What arrives when is folder load's; prompts are the caller's. No prompt is
-// sent before it is measured, since a warm cache would answer for the model.
-// Both are synchronous; Sweep may run on several deployments at once.
+// [Measure] offers one [Load] and gives its [Point]; [Sweep] offers several rates,
+// from the lowest up, and [Judge] says whether the service level is shown to hold
+// at the planned one. [Find] looks for the highest rate that holds it, and for the
+// knee. A [Record] is what a run leaves, [Compare] holds one against another. What
+// arrives when is folder load's, what is asked prompt's, recordings are trace's, the
+// files of other tools exchange's. No prompt is sent before it is measured, since a
+// warm cache would answer for the model. All are synchronous, and several may run
+// at once.
 package benchmark
 
 import (
@@ -46,10 +49,15 @@ type Options struct {
 
 // Point is what one rate gave.
 type Point struct {
-	Rate    float64      `json:"rate"`
-	Summary load.Summary `json:"summary"`
-	Over    Over         `json:"over"`
-	Failure string       `json:"failure,omitempty"` // of the first request that failed
+	Rate      float64      `json:"rate"`
+	Load      Load         `json:"load"`
+	Stats     load.Stats   `json:"stats"`
+	Summary   load.Summary `json:"summary"`
+	Over      Over         `json:"over"`
+	Classes   []Class      `json:"classes,omitempty"`
+	Saturated bool         `json:"saturated,omitempty"` // requests piled up, or were not answered as fast as they came
+	Failure   string       `json:"failure,omitempty"`   // of the first request that failed
+	File      string       `json:"file,omitempty"`      // where its results are, beside the record
 }
 
 // Over counts what exceeded the service level, of those that could.
@@ -82,20 +90,20 @@ func Sweep(ctx context.Context, bases []string, requests []*load.Request, o Opti
 			next++
 			return &r, nil
 		}
-		var results []*load.Result
-		pacer := load.Limit(load.Poisson(rate, o.Seed+uint64(i)), n, 2*length)
-		stats, err := load.Run(ctx, target, pacer, source, load.Options{Timeout: time.Minute}, func(r *load.Result) {
-			results = append(results, r)
-			progress(int64(i)*1000+int64(1000*len(results)/max(1, n)), int64(len(o.Rates))*1000)
-		})
+		ended := 0
+		emit := func(*load.Result) {
+			ended++
+			progress(int64(i)*1000+int64(1000*ended/max(1, n)), int64(len(o.Rates))*1000)
+		}
+		l := Load{Shape: Poisson, Rate: rate, Requests: n, For: 2 * length, Whole: true, Seed: o.Seed + uint64(i)}
+		p, _, err := Measure(ctx, target, source, l, Measuring{SLO: o.SLO, Timeout: time.Minute, Emit: emit})
 		if err != nil {
 			return out, fmt.Errorf("offering %g requests a second: %w", rate, err)
 		}
 		if err := ctx.Err(); err != nil {
 			return out, err
 		}
-		bound := load.SLO{TTFT: o.SLO.TTFT.Limit, TPOT: o.SLO.TPOT.Limit}
-		out = append(out, Point{Rate: rate, Summary: load.Summarise(results, stats, bound), Over: count(results, o.SLO), Failure: failure(results)})
+		out = append(out, p)
 		wait := time.NewTimer(settle)
 		select {
 		case <-ctx.Done():
@@ -131,16 +139,34 @@ func inTurn(bases []string, client *http.Client) load.Target {
 // length is how long a rate is offered: the planned one until its service level
 // can be shown with a tenth to spare, the others half as long.
 func (o *Options) length(rate float64) time.Duration {
-	need := evidence.AtMost("", 0, 0, 1-o.SLO.TTFT.Quantile, level).Need
-	if o.SLO.ErrorRate > 0 {
-		need = max(need, evidence.AtMost("", 0, 0, o.SLO.ErrorRate, level).Need)
-	}
-	d := time.Duration(1.1 * float64(need) / o.Plan * float64(time.Second))
-	d = min(max(d, shortest), longest)
+	d := Needs(o.SLO, o.Plan)
 	if rate != o.Plan {
 		d /= 2
 	}
 	return d
+}
+
+// fewestArrivals is how many requests a rate is looked at by where no service
+// level asks for more.
+const fewestArrivals = 60
+
+// Needs is how long a rate has to be offered so that the service level can be
+// shown with a tenth to spare.
+func Needs(c slo.Class, rate float64) time.Duration {
+	need := 0
+	for _, b := range []slo.Bound{c.TTFT, c.TPOT} {
+		if b.Set() {
+			need = max(need, evidence.AtMost("", 0, 0, 1-b.Quantile, level).Need)
+		}
+	}
+	if c.ErrorRate > 0 {
+		need = max(need, evidence.AtMost("", 0, 0, c.ErrorRate, level).Need)
+	}
+	if need == 0 {
+		need = fewestArrivals
+	}
+	d := time.Duration(min(1.1*float64(need)/rate, longest.Seconds()) * float64(time.Second))
+	return max(d, shortest)
 }
 
 // Describe is the point in a line.
@@ -204,30 +230,7 @@ func Judge(points []Point, o Options) evidence.Verdict {
 		if p.Rate != o.Plan {
 			continue
 		}
-		var parts []evidence.Verdict
-		if b := o.SLO.TTFT; b.Set() {
-			parts = append(parts, evidence.AtMost(fmt.Sprintf("TTFT: at most %.3g%% of requests wait longer than %v", 100*(1-b.Quantile), b.Limit), p.Over.TTFT, p.Over.TTFTOf, 1-b.Quantile, level))
-		}
-		if b := o.SLO.TPOT; b.Set() {
-			parts = append(parts, evidence.AtMost(fmt.Sprintf("TPOT: at most %.3g%% of answers take longer than %v a token", 100*(1-b.Quantile), b.Limit), p.Over.TPOT, p.Over.TPOTOf, 1-b.Quantile, level))
-		}
-		if e := o.SLO.ErrorRate; e > 0 {
-			parts = append(parts, evidence.AtMost(fmt.Sprintf("errors: at most %.4g%% of requests fail", 100*e), p.Over.Errors, p.Over.ErrorsOf, e, level))
-		}
-		v := evidence.All(claim, parts...)
-		v.N = p.Over.ErrorsOf
-		if p.Over.Late > int(lateShare*float64(p.Over.LateOf)) {
-			v.Warnings = append(v.Warnings, fmt.Sprintf("%d of %d requests left more than %v late: the generator was short of CPU", p.Over.Late, p.Over.LateOf, late))
-		}
-		if p.Failure != "" {
-			v.Warnings = append(v.Warnings, fmt.Sprintf("%d requests failed, the first with %s", p.Over.Errors, p.Failure))
-		}
-		for _, c := range p.Summary.Checks {
-			if !c.OK {
-				v.Warnings = append(v.Warnings, "check failed: "+c.Name+": "+c.Note)
-			}
-		}
-		return v
+		return Holds(p, o.SLO, claim)
 	}
 	return evidence.Verdict{Claim: claim, Warnings: []string{"the planned rate was not offered"}}
 }

@@ -82,6 +82,9 @@ func ReadTraffic(in io.Reader) (*Traffic, error) {
 // Rate is the recording's mean of requests a second.
 func (t *Traffic) Rate() float64 { return float64(len(t.at)) / t.period.Seconds() }
 
+// Len is the number of recorded requests.
+func (t *Traffic) Len() int { return len(t.at) }
+
 // Replay sends the recording to model again and again, at its own rate times
 // speed. Each arrival is a conversation of its own, but for recorded turns of
 // one, which are together in each pass. Conversations are named after prefix,

@@ -147,6 +147,16 @@ func (m *Maker) Sized(input, output int, class string, blocks []uint64, size int
 	return m.one(input, output, class, blocks, size)
 }
 
+// Said makes a chat of one message that somebody wrote. output 0 leaves the length
+// of the answer to the model.
+func (m *Maker) Said(text string, output int) (*load.Request, error) {
+	r, err := load.Chat(openai.ChatRequest{Sampling: m.sampling(m.o.Model, output), Messages: []openai.Message{{Role: "user", Content: openai.Text(text)}}}, m.o.PerChunk)
+	if err == nil {
+		r.Want = m.want(output)
+	}
+	return r, err
+}
+
 func (m *Maker) one(in, out int, class string, blocks []uint64, size int) (*load.Request, error) {
 	m.made++
 	name := m.o.Model

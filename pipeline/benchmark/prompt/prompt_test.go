@@ -112,7 +112,8 @@ func TestSeedDecides(t *testing.T) {
 		}
 		return string(r.Body)
 	}
-	if body(1) != body(1) || body(1) == body(2) {
+	first, again, other := body(1), body(1), body(2)
+	if first != again || first == other {
 		t.Error("the seed does not decide")
 	}
 }

@@ -1,0 +1,150 @@
+package benchmark
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"llmops/evidence"
+	"llmops/pipeline/benchmark/load"
+	"llmops/serving/slo"
+)
+
+// steady answers each request after a second with ten tokens in another.
+func steady(_ context.Context, _ *load.Request, now func() time.Duration, res *load.Result) {
+	res.Sent = now()
+	time.Sleep(time.Second)
+	res.FirstToken, res.FirstTokens = now(), 1
+	time.Sleep(900 * time.Millisecond)
+	res.LastToken = now()
+	res.Gaps = []time.Duration{900 * time.Millisecond}
+	res.Events, res.Output, res.Count = 2, 10, load.CountUsage
+}
+
+func one(int) (*load.Request, error) { return &load.Request{Stream: true}, nil }
+
+func TestMeasure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, l := range []Load{
+			{Shape: Constant, Rate: 10, For: 40 * time.Second, Warmup: 5 * time.Second},
+			{Shape: Poisson, Rate: 10, For: 40 * time.Second, Warmup: 5 * time.Second, Seed: 1},
+			{Shape: Gamma, Rate: 10, Burstiness: 0.5, For: 40 * time.Second, Warmup: 5 * time.Second, Seed: 1},
+			{Shape: Constant, Rate: 10, Ramp: 5 * time.Second, For: 40 * time.Second, Warmup: 5 * time.Second},
+			{Shape: Closed, Concurrency: 19, Ramp: 2 * time.Second, For: 40 * time.Second, Warmup: 5 * time.Second},
+		} {
+			p, rs, err := Measure(t.Context(), steady, one, l, Measuring{SLO: class})
+			if err != nil || len(rs) != p.Stats.Sent {
+				t.Fatal(err)
+			}
+			s := p.Summary
+			if s.Attempted >= len(rs) || s.RequestRate < 8 || s.RequestRate > 12 || s.OutputRate < 80 || s.OutputRate > 120 || s.TTFT.P50 != 1e9 || p.Saturated || p.Over.TTFT != 0 || p.Over.TTFTOf != s.Attempted {
+				t.Errorf("%s: %+v", l, p)
+			}
+			for _, c := range s.Checks {
+				if !c.OK {
+					t.Errorf("%s: %s: %s", l, c.Name, c.Note)
+				}
+			}
+		}
+	})
+}
+
+// What arrives faster than it is answered is not kept up with.
+func TestSaturated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := make(chan struct{}, 5)
+		busy := func(ctx context.Context, q *load.Request, now func() time.Duration, res *load.Result) {
+			slots <- struct{}{}
+			steady(ctx, q, now, res)
+			<-slots
+		}
+		for rate, want := range map[float64]bool{2: false, 8: true} {
+			p, _, err := Measure(t.Context(), busy, one, Load{Shape: Poisson, Rate: rate, For: 2 * time.Minute, Warmup: 10 * time.Second, Seed: 3}, Measuring{SLO: class, Timeout: time.Hour})
+			if err != nil || p.Saturated != want {
+				t.Errorf("%v a second: saturated %v, %v", rate, p.Saturated, err)
+			}
+		}
+	})
+}
+
+// A run that is stopped tells what it saw, and passes nothing.
+func TestStoppedIsNoPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(30*time.Second, cancel)
+		quick := func(_ context.Context, _ *load.Request, now func() time.Duration, res *load.Result) {
+			res.Sent = now()
+			time.Sleep(10 * time.Millisecond)
+			res.FirstToken, res.LastToken, res.Output, res.Count = now(), now(), 1, load.CountUsage
+		}
+		c := slo.Class{TTFT: slo.Bound{Quantile: 0.95, Limit: time.Second}}
+		p, rs, err := Measure(ctx, quick, one, Load{Shape: Constant, Rate: 10, For: time.Hour}, Measuring{SLO: c})
+		if err != nil || len(rs) < 299 || !p.Stats.Stopped {
+			t.Fatalf("%d results, %+v, %v", len(rs), p.Stats, err)
+		}
+		if v := Holds(p, c, ""); v.Outcome != evidence.Inconclusive || p.Over.TTFT > 1 {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestLoadIsChecked(t *testing.T) {
+	for want, l := range map[string]Load{
+		"a rate of 0":                      {Shape: Poisson, For: time.Second},
+		"a burstiness of 0":                {Shape: Gamma, Rate: 1, For: time.Second},
+		"a closed loop of 0":               {Shape: Closed, For: time.Second},
+		"for how long is missing":          {Shape: Closed, Concurrency: 1},
+		"neither is given":                 {Shape: Constant, Rate: 1},
+		"nothing to replay":                {Shape: Replay},
+		"a warm-up of 2s takes all":        {Shape: Constant, Rate: 1, For: time.Second, Warmup: 2 * time.Second},
+		"a ramp from -1":                   {Shape: Constant, Rate: 1, For: time.Second, Ramp: 1, From: -1},
+		`no load has the shape "sawtooth"`: {Shape: "sawtooth", Rate: 1, For: time.Second},
+	} {
+		if _, _, err := Measure(t.Context(), steady, one, l, Measuring{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", l, err, want)
+		}
+	}
+}
+
+func TestPageIsOnePageThatLoadsNothing(t *testing.T) {
+	rs := results(200, 50*time.Millisecond, 80*time.Millisecond, func(i int) time.Duration { return time.Duration(i%9) * time.Millisecond })
+	var points []Point
+	var all [][]*load.Result
+	for _, rate := range []float64{10, 20} {
+		points = append(points, Sum(Load{Shape: Constant, Rate: rate, Content: "<script>"}, rs, load.Stats{}, class))
+		all = append(all, rs)
+	}
+	v := Holds(points[0], class, "it <b>holds</b>")
+	r := &Record{Format: RecordFormat, System: System{Model: "m"}, Points: points, Found: &Found{Holds: 10, Knee: 20, Beyond: 40}, Verdict: &v, Batch: NewBatch(points[0], 1, time.Hour, 5)}
+	b, err := Page(r, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"<script", "<b>holds", "http://", "https://", "src=", "NaN", "ZgotmplZ"} {
+		if strings.Contains(string(b), bad) {
+			t.Errorf("page holds %q", bad)
+		}
+	}
+	// Three load curves of two lines, and of each point three distributions and three
+	// lines over time.
+	if n := strings.Count(string(b), "<path d=\"M"); n != 3*2+2*(3+3) {
+		t.Errorf("%d lines", n)
+	}
+	if _, err := Page(&Record{}, nil); err != nil {
+		t.Error(err)
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := ReadRecord(bytes.NewReader(text)); err != nil || len(back.Points) != 2 || back.Points[1].Summary.TTFT != points[1].Summary.TTFT {
+		t.Errorf("%+v, %v", back, err)
+	}
+	if _, err := ReadRecord(strings.NewReader(`{"format": 9}`)); err == nil || !strings.Contains(err.Error(), "its format is 9") {
+		t.Error(err)
+	}
+}
