@@ -325,3 +325,21 @@ func TestDevices(t *testing.T) {
 		}
 	}
 }
+
+func TestDTypes(t *testing.T) {
+	weights, kv := DTypes()
+	for _, name := range weights {
+		if b, ok := WeightBytes(name); !ok || !(b > 0 && b <= 2) {
+			t.Errorf("a weight in %s takes %v bytes", name, b)
+		}
+	}
+	for _, name := range kv {
+		if b, ok := KVBytes(name); !ok || !(b > 0 && b <= 2) {
+			t.Errorf("an element in %s takes %v bytes", name, b)
+		}
+	}
+	if _, ok := WeightBytes("fp4"); ok {
+		t.Error("fp4 is known")
+	}
+	check(t, []golden{{"70B in int4", 70 * weightTypes[3].bytes, 37.1, 0.1}})
+}

@@ -29,9 +29,6 @@ type Value struct {
 	Text   string
 }
 
-var weightWidths = map[string]float64{"bf16": 2, "fp8": 1, "int8": 1, "int4": 0.53}
-var kvWidths = map[string]float64{"bf16": 2, "fp8": 1}
-
 func share(name, def, is string) Key {
 	return Key{Name: name, Unit: Share, Default: def, Max: 1, Is: is}
 }
@@ -44,6 +41,8 @@ func choice(name, def, is string, of ...string) Key {
 	return Key{Name: name, Unit: Text, Default: def, Choices: of, Is: is}
 }
 
+var weightTypes, kvTypes = roofline.DTypes()
+
 // keys are all of them, in the order in which they are shown. Those without a default
 // come from the model's config.json or the GPU's row of the catalogue, or are absent.
 var keys = []Key{
@@ -54,8 +53,8 @@ var keys = []Key{
 	whole("model.heads", "", "query heads"),
 	whole("model.kv_heads", "", "key and value heads"),
 	whole("model.head_dim", "", "width of a head"),
-	choice("weights.dtype", "bf16", "how weights are stored", "bf16", "fp8", "int8", "int4"),
-	choice("kv.dtype", "bf16", "how the cache is stored", "bf16", "fp8"),
+	choice("weights.dtype", "bf16", "how weights are stored", weightTypes...),
+	choice("kv.dtype", "bf16", "how the cache is stored", kvTypes...),
 	{Name: "kv.pool", Unit: Bytes, Is: "the cache of a copy, measured; computed where it is not set"},
 	{Name: "lora.adapters", Whole: true, Default: "0", Is: "adapters that are in memory at a time"},
 	whole("lora.rank", "16", "their largest rank"),

@@ -285,11 +285,13 @@ func (in Inputs) deployment(arithmetic string) roofline.Deployment {
 	link := fig("fabric.bandwidth")
 	link.Counts = roofline.Reached
 	shape := in.shape()
+	weight, _ := roofline.WeightBytes(in.Text("weights.dtype"))
+	kv, _ := roofline.KVBytes(in.Text("kv.dtype"))
 	d := roofline.Deployment{
 		GPU:            roofline.GPU{Name: cmpOr(in.Text("node.gpu"), "node.gpu"), Memory: fig("node.memory"), Bandwidth: fig("node.bandwidth"), BF16: fig("node.flops"), FP8: fig("node.flops_fp8"), Link: link},
 		TensorParallel: n("layout.tp"), PipelineParallel: n("layout.pp"), ExpertParallel: n("layout.ep"),
 		Shape: shape, Parameters: in.Number("model.parameters"),
-		WeightBytes: weightWidths[in.Text("weights.dtype")], KVBytes: kvWidths[in.Text("kv.dtype")],
+		WeightBytes: weight, KVBytes: kv,
 		FP8Arithmetic: in.Text(arithmetic) == "fp8", PoolBytes: in.Number("kv.pool"),
 		Assume: roofline.Assumptions{
 			HBMShare: in.Number("share.hbm"), FLOPShare: in.Number("share.flops"), LinkShare: 1, EndToEndShare: in.Number("share.end_to_end"),

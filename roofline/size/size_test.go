@@ -181,9 +181,9 @@ func TestNumbersRestOnWhatTheyName(t *testing.T) {
 			case k.Unit == size.Text:
 				continue
 			case k.Whole || k.Unit == size.Tokens:
-				others = []size.Value{{Number: v.Number * 2}, {Number: math.Ceil(v.Number / 2)}, {Number: v.Number + 1}}
+				others = []size.Value{{Number: v.Number*2 + 1}, {Number: math.Ceil(v.Number / 2)}}
 			default:
-				others = []size.Value{{Number: v.Number * 0.9}, {Number: min(v.Number*1.1, cmpMax(k.Max))}, {Number: v.Number + 0.01}}
+				others = []size.Value{{Number: v.Number * 0.9}, {Number: min(v.Number*1.1+0.01, cmpMax(k.Max))}}
 			}
 			for _, other := range others {
 				in, err := base.In.With(size.Setting{Key: k.Name, Value: other})

@@ -67,16 +67,8 @@ type Options struct {
 	RealTime     bool // wait for the time that a step takes
 }
 
-// int4Bytes counts a scale for each 128 weights, and tables that stay in bf16.
-const int4Bytes = 0.53
-
-var weightBytes = map[string]float64{"bf16": 2, "fp8": 1, "int8": 1, "int4": int4Bytes}
-var kvBytes = map[string]float64{"bf16": 2, "fp8": 1}
-
 // DTypes are what Options.Weights and Options.KV may be.
-func DTypes() (weights, kv []string) {
-	return []string{"bf16", "fp8", "int8", "int4"}, []string{"bf16", "fp8"}
-}
+func DTypes() (weights, kv []string) { return roofline.DTypes() }
 
 // Executor estimates one copy of a model. It implements core.Executor.
 type Executor struct {
@@ -99,8 +91,8 @@ func New(o Options) (*Executor, error) {
 	if !ok {
 		return nil, fmt.Errorf("GPU %q is not in the catalogue; want one of %s", o.GPU, strings.Join(GPUs(), ", "))
 	}
-	w, known := weightBytes[o.Weights]
-	kv, also := kvBytes[o.KV]
+	w, known := roofline.WeightBytes(o.Weights)
+	kv, also := roofline.KVBytes(o.KV)
 	switch {
 	case !known || !also:
 		return nil, fmt.Errorf("weights in %q and a cache in %q: want bf16, fp8, int8 or int4, and bf16 or fp8", o.Weights, o.KV)
@@ -146,7 +138,7 @@ func (e *Executor) Describe() string {
 		arithmetic = "fp8"
 	}
 	return fmt.Sprintf("estimate, not computed: %.3g B parameters in %s, cache in %s, arithmetic in %s, on %d × %s; tokens are made up",
-		e.roof.WeightBytes()/weightBytes[e.o.Weights]/1e9, e.o.Weights, e.o.KV, arithmetic, e.o.TensorParallel, e.o.GPU)
+		e.roof.WeightBytes()/e.roof.Deployment().WeightBytes/1e9, e.o.Weights, e.o.KV, arithmetic, e.o.TensorParallel, e.o.GPU)
 }
 
 // Step implements core.Executor.
