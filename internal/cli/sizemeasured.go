@@ -44,6 +44,9 @@ func (e *env) measured(ctx context.Context, p *sizePlan, f sizeFlags) (out []siz
 		if err != nil {
 			return nil, usage("%w", err)
 		}
+		if h := t.Hours(); h < fewestHours {
+			e.say("warning: %s covers %g hours, and load follows the day", f.usage, h)
+		}
 		set, err := sizing.Observed(t, s.Capacity(), f.usage)
 		if err != nil {
 			return nil, &exitError{exitInconclusive, err}
