@@ -45,11 +45,8 @@ func advice(pg page, p *sizePlan, a sizing.Advice) {
 	}
 	flips(pg, a.Flips)
 	pg.head("POOLS")
-	choice := "one pool that prefills and decodes"
-	if a.Pools.Apart {
-		choice = "two pools"
-	}
-	pg.line("recommended: %s: %s %s", choice, a.Pools.Reason, origin(p.sheet.RowsOf("fleet.apart_saves"), p.order()))
+	pg.line("recommended: %s: %s %s", a.Pools.Choice, a.Pools.Reason,
+		origin(p.rowsOf("fleet.capacity", "fleet.together_tpot", "fleet.apart_saves", "transfer.ttft_p95"), p.order()))
 	flips(pg, a.Pools.Flips)
 	switch {
 	case a.Decode > 0:

@@ -15,6 +15,22 @@ func (p *sizePlan) order() (out []string) {
 	return out
 }
 
+// rowsOf are the rows behind any of some numbers.
+func (p *sizePlan) rowsOf(keys ...string) (out []string) {
+	behind := map[string]bool{}
+	for _, k := range keys {
+		for _, row := range p.sheet.RowsOf(k) {
+			behind[row] = true
+		}
+	}
+	for _, row := range append(p.order(), sizing.FromDefault, sizing.FromMeasured, sizing.FromWhatIf) {
+		if behind[row] {
+			out = append(out, row)
+		}
+	}
+	return out
+}
+
 // text is a number's, from its key; "-" of none.
 func (p *sizePlan) text(key string) string {
 	if n, ok := p.sheet.Find(key); ok {

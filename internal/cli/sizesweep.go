@@ -124,19 +124,7 @@ func sweptTable(pg page, p *sizePlan, key string, shown []string, all []swept) {
 	if over {
 		pg.line("! is over its service level")
 	}
-	behind := map[string]bool{}
-	for _, k := range shown {
-		for _, row := range p.sheet.RowsOf(k) {
-			behind[row] = true
-		}
-	}
-	var union []string
-	for _, row := range append(p.order(), sizing.FromDefault, sizing.FromMeasured, sizing.FromWhatIf) {
-		if behind[row] {
-			union = append(union, row)
-		}
-	}
-	pg.line("rests on %s", origin(union, p.order()))
+	pg.line("rests on %s", origin(p.rowsOf(shown...), p.order()))
 }
 
 // barWidth is of the widest bar of a tornado.

@@ -28,10 +28,14 @@ func (s *Sheet) Compare() {
 			s.prose("layout.flip_tpot", Seconds, f.At, "TPOT from which "+f.To+" gives more", "the slo.tpot at which the layout.tp of most decode.limit_rate changes")
 		}
 	}
-	if t := s.together(); !math.IsInf(t, 1) {
-		s.prose("fleet.together", Count, t, "nodes that the peak takes if each does both",
-			"least nodes whose decode.rate, in what fleet.prefill_nodes leave of slo.tpot and at the headroom of decode.limit_batch, is fleet.decode_demand")
-		s.add("fleet.apart_saves", Share, 1-s.Value("fleet.capacity")/t, "saved by two pools", "1 - fleet.capacity / fleet.together")
+	const names = "fleet.decode_demand, fleet.prefill_demand, decode.rate, prefill.rate, the headroom of decode.limit_batch, prefill.collectives and slo.tpot"
+	nodes, byTPOT := s.together()
+	if !math.IsInf(byTPOT, 1) {
+		s.prose("fleet.together_tpot", Count, byTPOT, "nodes that do both and keep TPOT", "least nodes for steps of streams and chunks, by "+names)
+	}
+	if !math.IsInf(nodes, 1) {
+		s.prose("fleet.together", Count, nodes, "nodes that do both and keep TTFT too", "least nodes for steps of streams and chunks, by "+names+", and for ttft.p95 of a prompt amid streams within slo.ttft")
+		s.add("fleet.apart_saves", Share, 1-s.Value("fleet.capacity")/nodes, "saved by two pools", "1 - fleet.capacity / fleet.together")
 	}
 }
 
@@ -57,7 +61,10 @@ type Advice struct {
 func (a *Advice) replicas(s *Sheet) {
 	copies := s.Value("layout.copies")
 	nodes, need := s.Value("fleet.nodes"), s.Value("fleet.decode_nodes")
-	if !a.Pools.Apart {
+	if a.Pools.Choice == NoPools {
+		return
+	}
+	if a.Pools.Choice == OnePool {
 		if t := a.Pools.Together; t > 0 {
 			a.Together = int(copies * (math.Ceil(s.In.Number("fleet.headroom")*t) + s.In.Number("fleet.spare")))
 		}
@@ -92,7 +99,7 @@ func Recommend(s *Sheet) Advice {
 		if err != nil {
 			return "nothing that fits"
 		}
-		return t.pools().name()
+		return t.pools().Choice
 	})
 	return a
 }

@@ -9,41 +9,60 @@ import (
 	"llmops/roofline/size"
 )
 
-// Nodes that do both: at their number the batch that the rest of the time allows makes
-// what is asked for, and at one per cent fewer it does not.
+// Nodes that do both, searched batch by batch with steps written out by hand: 70B in
+// bf16 over eight GPUs of 192 GB, 2.4 tokens of prompts for each that is decoded.
 func TestTogether(t *testing.T) {
 	r := register(t)
-	for _, whatIf := range [][]string{nil, {"layout.tp=4", "layout.batch=60"}, {"traffic.prefix_hits=90%"}, {"decode.measured=6000/s"}} {
-		s := sheet(t, r, whatIf...)
+	for _, c := range []struct {
+		whatIf     []string
+		ttft, tpot float64
+		charged    float64 // of prefill's tokens in the all-reduces
+	}{
+		{nil, 0.400, 0.030, 0},
+		{[]string{"slo.ttft=800ms", "slo.tpot=50ms"}, 0.800, 0.050, 0},
+		{[]string{"slo.ttft=700ms", "prefill.collectives=yes"}, 0.700, 0.030, 1},
+	} {
+		step := func(batch, prompt float64) float64 {
+			memory := (17.5e9 + batch*2048*40960) / (5.3e12 * 0.7)
+			flops := 2*70e9*(batch+prompt) + 4*80*8192*2048*prompt
+			reduced := (batch+c.charged*prompt)*160*1.75*8192*2/300e9 + 160*8e-6
+			return (max(memory, flops/(8*1300e12*0.4)) + reduced + 1.5e-3) / 0.6
+		}
+		s := sheet(t, r, c.whatIf...)
+		edge := 0.0
+		for b := 1.0; step(b, math.Round(2.4*b)) <= c.tpot; b++ {
+			edge = b
+		}
+		edge = math.Floor(edge * 192 / s.Value("decode.limit_batch"))
+		quick := edge
+		for ; quick > 0; quick-- {
+			chunk := 0.0
+			for chunk < 2048 && step(quick, chunk+1) <= c.tpot {
+				chunk++
+			}
+			prompt := 2048 / chunk * c.tpot
+			if chunk == 2048 {
+				prompt = step(quick, 2048)
+			}
+			if 0.179+0.0557+prompt <= c.ttft {
+				break
+			}
+		}
 		s.Compare()
-		n, ok := s.Find("fleet.together")
-		if !ok {
-			t.Fatalf("%v: no number of nodes does both", whatIf)
+		nodes := func(b float64) float64 { return 75000 * step(b, math.Round(2.4*b)) / b }
+		if got, want := s.Value("fleet.together_tpot"), nodes(edge); math.Abs(got/want-1) > 1e-3 {
+			t.Errorf("%v: %v nodes keep TPOT, want %v at %v streams", c.whatIf, got, want, edge)
 		}
-		makes := func(nodes float64) float64 {
-			left := 1 - s.Value("fleet.prefill_nodes")/nodes
-			tighter, err := s.In.With(size.Setting{Key: "slo.tpot", Value: size.Value{Number: s.In.Number("slo.tpot") * left}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			slow, err := size.Compute(tighter)
-			if err != nil {
-				t.Fatal(err)
-			}
-			batch := math.Floor(slow.Value("decode.limit_batch") * s.In.Number("layout.batch") / s.Value("decode.limit_batch"))
-			at, err := s.In.With(size.Setting{Key: "layout.batch", Value: size.Value{Number: batch}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			b, err := size.Compute(at)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return nodes * b.Value("decode.modelled") * left * s.Value("decode.rate") / s.Value("decode.modelled")
+		if got, want := s.Value("fleet.together"), nodes(quick); math.Abs(got/want-1) > 1e-3 {
+			t.Errorf("%v: %v nodes keep TTFT, want %v at %v streams", c.whatIf, got, want, quick)
 		}
-		if got, few, want := makes(n.Value*(1+1e-9)), makes(n.Value*0.99), s.Value("fleet.decode_demand"); got < want*(1-1e-6) || few >= want {
-			t.Errorf("%v: %v nodes make %v tokens/s, and 1 %% fewer %v, of %v", whatIf, n.Value, got, few, want)
-		}
+	}
+	// What a node was measured to do less, more nodes make up for.
+	all, fewer := sheet(t, r, "slo.ttft=2s"), sheet(t, r, "slo.ttft=2s", "decode.measured=3898/s", "prefill.measured=17170/s")
+	all.Compare()
+	fewer.Compare()
+	if got := fewer.Value("fleet.together") / all.Value("fleet.together"); math.Abs(got-2) > 0.01 {
+		t.Errorf("half of the output takes %.3f times the nodes", got)
 	}
 }
 
@@ -51,24 +70,26 @@ func TestPools(t *testing.T) {
 	r := register(t)
 	for _, c := range []struct {
 		whatIf []string
-		apart  bool
+		choice string
 		reason string
 	}{
-		{nil, true, "20.10 nodes apart, 28.59 together: a second pool saves 29.7%; the transfer makes TTFT p95 380.8 ms of 400.0 ms"},
-		{[]string{"across.bandwidth=10GB/s"}, false, "but the transfer makes TTFT p95 421.1 ms of 400.0 ms: bring them closer"},
-		{[]string{"layout.gain=30%"}, false, "saves 29.7%, less than the 30% that it is worth"},
-		{[]string{"traffic.input=0"}, false, "nothing is prefilled"},
-		{[]string{"slo.tpot=12ms"}, true, "together no number keeps TPOT"},
+		{nil, size.TwoPools, "20.10 nodes apart, 25.56 together (21.02 but for TTFT: beside streams a prompt is slower): a second pool saves 21.4%; the transfer makes TTFT p95 380.8 ms of 400.0 ms"},
+		{[]string{"across.bandwidth=10GB/s"}, size.OnePool, "but the transfer makes TTFT p95 421.1 ms of 400.0 ms: bring them closer"},
+		{[]string{"layout.gain=30%"}, size.OnePool, "saves 21.4%, less than the 30% that it is worth"},
+		{[]string{"slo.ttft=1s"}, size.OnePool, "20.10 nodes apart, 21.02 together: a second pool saves 4.4%"},
+		{[]string{"traffic.input=0"}, size.OnePool, "nothing is prefilled"},
+		{[]string{"slo.tpot=12ms"}, size.TwoPools, "together no number keeps TPOT"},
+		{[]string{"prefill.collectives=yes"}, size.NoPools, "together no number keeps TTFT, and 26.85 keep TPOT; apart the transfer makes TTFT p95 435.1 ms of 400.0 ms"},
 	} {
 		a := size.Recommend(sheet(t, r, c.whatIf...))
-		if a.Pools.Apart != c.apart || !strings.Contains(a.Pools.Reason, c.reason) {
-			t.Errorf("%v: apart is %v, %s", c.whatIf, a.Pools.Apart, a.Pools.Reason)
+		if a.Pools.Choice != c.choice || !strings.Contains(a.Pools.Reason, c.reason) {
+			t.Errorf("%v: %s: %s", c.whatIf, a.Pools.Choice, a.Pools.Reason)
 		}
-		if apart := a.Decode > 0 && a.Prefill > 0; apart != c.apart {
+		if (a.Decode > 0 && a.Prefill > 0) != (c.choice == size.TwoPools) || (a.Together > 0) != (c.choice == size.OnePool) {
 			t.Errorf("%v: replicas are %d, %d and %d", c.whatIf, a.Decode, a.Prefill, a.Together)
 		}
 	}
-	if a := size.Recommend(sheet(t, r, "layout.gain=30%", "layout.tp=4", "layout.batch=60")); a.Together != 2*int(math.Ceil(1.25*a.Pools.Together)) {
+	if a := size.Recommend(sheet(t, r, "slo.ttft=1s", "layout.tp=4", "layout.batch=60")); a.Together != 2*int(math.Ceil(1.25*a.Pools.Together)) {
 		t.Errorf("%d replicas of half a node on %v nodes", a.Together, a.Pools.Together)
 	}
 }
