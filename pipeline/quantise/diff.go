@@ -166,7 +166,7 @@ func compareViews(ctx context.Context, from, to *reader, a, b view) (d Differenc
 
 // compareBytes is for what is no float: it is the same or not.
 func compareBytes(ctx context.Context, d Difference, from, to *reader, a, b view) (Difference, error) {
-	same := a.stored.DType == b.stored.DType && a.first == 0 && b.first == 0 && a.stored.Size() == b.stored.Size()
+	same := a.stored.DType == b.stored.DType && a.part == b.part && a.stored.Size() == b.stored.Size()
 	for at := int64(0); same && at < a.stored.Size(); at += stripBytes {
 		n := min(stripBytes, a.stored.Size()-at)
 		x, err := from.bytes(a, at, n)

@@ -193,7 +193,7 @@ func (p *planner) decide(t safetensors.Tensor) Step {
 	case s.inverse.Name == "" && t.DType != safetensors.BF16 && t.DType != safetensors.F16 && t.DType != safetensors.F32:
 		s.Reason, s.Ignore = t.DType.String()+" is not a float weight", true
 	default:
-		s.Quantise, s.Reason, s.parts = true, "linear", []part{{module, 0, t.Shape[0], t.Shape[1]}}
+		s.Quantise, s.Reason, s.parts = true, "linear", []part{{module: module, rows: t.Shape[0], cols: t.Shape[1]}}
 	}
 	if s.Quantise && s.inverse.Name != "" {
 		s.Reason += ", from E4M3 in blocks"

@@ -192,13 +192,22 @@ var verdicts = []struct {
 		ignore: []string{"lm_head"}, err: "keep them",
 	},
 	{
-		name: "Llama 4", config: decoder("llama4_text", `,"num_local_experts":2,"num_experts_per_tok":1`),
+		name: "Llama 4: fused experts stored [in, out]", config: decoder("llama4_text", `,"num_local_experts":2,"num_experts_per_tok":1`),
 		lines: []string{
-			"model.layers.0.feed_forward.experts.gate_up_proj BF16 2x4096x16384 refuse: experts of llama4 are [experts, in, out]",
+			"model.layers.0.feed_forward.experts.gate_up_proj BF16 2x4096x28672 quantise: 2 fused experts",
+			"model.layers.0.feed_forward.experts.down_proj BF16 2x14336x4096 quantise: 2 fused experts",
 			"model.layers.0.feed_forward.router.weight BF16 2x4096 stay: router",
 			"model.layers.0.feed_forward.shared_expert.up_proj.weight BF16 8192x4096 quantise: linear",
 		},
-		ignore: []string{"model.layers.0.feed_forward.router", "lm_head"}, err: "keep them",
+		ignore: []string{"model.layers.0.feed_forward.router", "lm_head"},
+	},
+	{
+		name: "gpt-oss in bfloat16", config: decoder("gpt_oss", `,"num_local_experts":2,"num_experts_per_tok":2`),
+		lines: []string{
+			"model.layers.0.mlp.experts.gate_up_proj BF16 2x4096x28672 refuse: experts of gpt_oss interleave gate and up",
+			"model.layers.0.self_attn.o_proj.weight BF16 4096x4096 quantise: linear",
+		},
+		ignore: []string{"lm_head"}, err: "keep them",
 	},
 	{
 		name: "gpt-oss in bfloat16, its experts kept", config: decoder("gpt_oss", `,"num_local_experts":2,"num_experts_per_tok":2`),

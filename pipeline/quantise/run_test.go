@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -239,6 +240,59 @@ func TestAllZero(t *testing.T) {
 		codes, _ := bytesOf(t, dst, name)
 		if !bytes.Equal(codes, bytes.Repeat([]byte{want}, len(codes))) {
 			t.Errorf("%s: codes are not all %#x", scheme, want)
+		}
+	}
+}
+
+// Experts that are stored [in, out] come out as those stored [out, in] do, in
+// every scheme, and are seen to be the same.
+func TestExpertsOfTheOtherOrder(t *testing.T) {
+	const experts, hidden, inner = 3, 256, 128
+	fill := gaussian(21)
+	values := map[string][]float32{}
+	for name, n := range map[string]int{"gate_up_proj": 2 * inner * hidden, "down_proj": hidden * inner} {
+		for range experts * n {
+			values[name] = append(values[name], toBF16(fill(name, 0)))
+		}
+	}
+	source := func(family string, shapes map[string][]int64, at func(name string, i int) int) string {
+		dir := t.TempDir()
+		write(t, dir, "config.json", fmt.Sprintf(`{"model_type":%q,"hidden_size":%d,"num_hidden_layers":1,"num_attention_heads":2,"vocab_size":8,"num_experts":%d,"num_experts_per_tok":1,"moe_intermediate_size":%d}`, family, hidden, experts, inner))
+		var ts []safetensors.Tensor
+		for name, shape := range shapes {
+			ts = append(ts, sized("model.layers.0.mlp.experts."+name, safetensors.BF16, shape...))
+		}
+		put(t, filepath.Join(dir, "model.safetensors"), func(name string, i int) float32 {
+			name = strings.TrimPrefix(name, "model.layers.0.mlp.experts.")
+			return values[name][at(name, i)]
+		}, ts...)
+		return dir
+	}
+	a := source("qwen3_5_moe", map[string][]int64{"gate_up_proj": {experts, 2 * inner, hidden}, "down_proj": {experts, hidden, inner}}, func(_ string, i int) int { return i })
+	b := source("llama4_text", map[string][]int64{"gate_up_proj": {experts, hidden, 2 * inner}, "down_proj": {experts, inner, hidden}}, func(name string, i int) int {
+		out, in := 2*inner, hidden
+		if name == "down_proj" {
+			out, in = hidden, inner
+		}
+		return i/(out*in)*(out*in) + i%out*in + i/out%in
+	})
+	if diff, err := Diff(t.Context(), a, b, quiet); err != nil || len(diff) != 3*experts || diff[0].Error != 0 || diff[0].Fault != "" {
+		t.Errorf("the sources differ: %+v, %v", diff, err)
+	}
+	for _, scheme := range []string{FP8Dynamic, FP8Block, Int8, Int4, Int4Tensor} {
+		for _, memory := range []int64{0, 1 << 20} {
+			var weights [2]model.Digest
+			for i, src := range []string{a, b} {
+				rep, err := Run(t.Context(), src, filepath.Join(t.TempDir(), "out"), Options{Scheme: scheme, Memory: memory}, quiet)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f, _ := (model.Manifest{Files: rep.Files}).Lookup("model.safetensors")
+				weights[i] = f.Digest
+			}
+			if weights[0] != weights[1] || weights[0] == "" {
+				t.Errorf("%s in %d bytes: %s and %s", scheme, memory, weights[0], weights[1])
+			}
 		}
 	}
 }

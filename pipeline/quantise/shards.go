@@ -56,7 +56,7 @@ func (p *pool) plan(sh *shard, steps []*Step) (jobs []*job) {
 		switch {
 		case s.Quantise:
 		case s.inverse.Name != "":
-			parts = []part{{s.module(), 0, s.Shape[0], s.Shape[1]}}
+			parts = []part{{module: s.module(), rows: s.Shape[0], cols: s.Shape[1]}}
 		default: // bytes, which is all that a copy need know
 			for at := int64(0); at < s.Tensor.Size(); at += stripBytes {
 				n := min(stripBytes, s.Tensor.Size()-at)
@@ -85,8 +85,12 @@ func (p *pool) height(s *Step, m part) int64 {
 		unit = p.to.block
 	}
 	bytes := max(m.cols*s.Tensor.DType.Bits()/8, 1)
-	n := max(stripBytes/bytes/unit, 1)
-	if most := p.memory / (m.cols * perWeight(s.Tensor.DType)) / unit; n > most {
+	want := int64(stripBytes)
+	if m.across > 0 {
+		want *= 8 // of each of the tensor's rows some are read: more are faster
+	}
+	n := max(want/bytes/unit, 1)
+	if most := p.memory / (m.cols * perWeight(s.Tensor.DType, m)) / unit; n > most {
 		n = max(most, 1)
 	}
 	return min(n*unit, max(m.rows, 1))
@@ -106,7 +110,7 @@ func (p *pool) size(steps []Step, memory int64) error {
 			if p.to.block > 0 {
 				rows = min(p.to.block, m.rows)
 			}
-			if n := rows * m.cols * perWeight(s.Tensor.DType); n > least {
+			if n := rows * m.cols * perWeight(s.Tensor.DType, m); n > least {
 				least, widest = n, s.Name
 			}
 		}
@@ -296,7 +300,7 @@ func (p *pool) run(ctx context.Context, b *strip, j *job) error {
 
 // strip quantises some rows of the job's matrix.
 func (p *pool) strip(b *strip, j *job, row, rows int64, whole float32) error {
-	if err := b.read(p.c, *j.step, j.part.first+row, rows); err != nil {
+	if err := b.read(p.c, *j.step, j.part, row, rows); err != nil {
 		return err
 	}
 	d := j.step.dtype()
@@ -333,7 +337,7 @@ func (p *pool) whole(ctx context.Context, b *strip, j *job) error {
 	}
 	var top float32
 	if err := each(func(row, rows int64) error {
-		if err := b.read(p.c, *j.step, j.part.first+row, rows); err != nil {
+		if err := b.read(p.c, *j.step, j.part, row, rows); err != nil {
 			return err
 		}
 		for i := range rows {
@@ -362,7 +366,7 @@ func (p *pool) whole(ctx context.Context, b *strip, j *job) error {
 // keep copies, and multiplies a source in blocks out.
 func (p *pool) keep(b *strip, j *job) error {
 	if j.step.inverse.Name != "" {
-		if err := b.read(p.c, *j.step, j.row, j.rows); err != nil {
+		if err := b.read(p.c, *j.step, j.part, j.row, j.rows); err != nil {
 			return err
 		}
 		if !finite(b.kernel.amax(b.raw)) {

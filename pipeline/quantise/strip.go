@@ -17,42 +17,42 @@ type strip struct {
 	to     scheme
 	kernel kernel
 	raw    []byte // in the type that is computed in
-	source []byte // of a source in blocks
+	source []byte // of a source in blocks, or of another order
 	codes  []byte // one byte a weight, until packed
 	scales []byte
 	table  []float32 // of a source in blocks
 	sizes  []byte    // of table
 }
 
-// perWeight is how many bytes a strip holds of each weight.
-func perWeight(d safetensors.DType) int64 {
-	if d == safetensors.F8E4M3 {
+// perWeight is how many bytes a strip holds of each weight of the matrix.
+func perWeight(d safetensors.DType, p part) int64 {
+	switch {
+	case d == safetensors.F8E4M3:
 		return 1 + 2 + 1
+	case p.across > 0:
+		return 2*d.Bits()/8 + 1
 	}
 	return d.Bits()/8 + 1
 }
 
-// read has raw hold rows first to first+rows of the tensor that s is about, in the
-// type of s.
-func (b *strip) read(c *safetensors.Checkpoint, s Step, first, rows int64) error {
+// read has raw hold rows of the matrix from row on, in the type of s.
+func (b *strip) read(c *safetensors.Checkpoint, s Step, p part, row, rows int64) error {
 	b.kernel.set(s.dtype())
-	cols := s.Shape[len(s.Shape)-1]
-	into := &b.raw
-	if s.inverse.Name != "" {
-		into = &b.source
-	}
-	*into = grow(*into, rows*cols*s.Tensor.DType.Bits()/8)
 	r, err := c.Reader(s.Name)
 	if err != nil {
 		return err
 	}
-	if _, err := r.ReadAt(*into, first*cols*s.Tensor.DType.Bits()/8); err != nil {
-		return fmt.Errorf("row %d: %w", first, err)
+	into := &b.raw
+	if s.inverse.Name != "" {
+		into = &b.source
+	}
+	if err := p.read(r, into, &b.source, row, rows, s.Tensor.DType.Bits()/8); err != nil {
+		return fmt.Errorf("row %d: %w", row, err)
 	}
 	if s.inverse.Name == "" {
 		return nil
 	}
-	return b.multiply(c, s, first, cols)
+	return b.multiply(c, s, p.first+row, p.cols)
 }
 
 // multiply undoes the quantisation of the source: code times scale in float32,

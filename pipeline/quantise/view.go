@@ -16,7 +16,7 @@ type view struct {
 	name       string // as an unquantised checkpoint has it
 	rows, cols int64  // all but the last dimension as one, and the last
 	stored     safetensors.Tensor
-	first      int64              // row of stored
+	part       part               // of stored
 	bits       int64              // of a code in words of 32 bits; 0: not packed
 	scale      safetensors.Tensor // no name: none
 	height     int64              // rows and columns that share a scale
@@ -67,7 +67,7 @@ func viewsOf(c *safetensors.Checkpoint, shape model.Shape) (map[string]view, err
 		if len(t.Shape) == 3 && strings.Contains(t.Name, ".experts.") {
 			if parts, err := fused(t, shape); err == nil {
 				for _, p := range parts {
-					out[p.module+".weight"] = view{name: p.module + ".weight", rows: p.rows, cols: p.cols, stored: t, first: p.first}
+					out[p.module+".weight"] = view{name: p.module + ".weight", rows: p.rows, cols: p.cols, stored: t, part: p}
 				}
 				continue
 			}
@@ -167,6 +167,7 @@ func whole(c *safetensors.Checkpoint, name string, d safetensors.DType) ([]byte,
 type reader struct {
 	c      *safetensors.Checkpoint
 	raw    []byte
+	turned []byte
 	values []float32
 	scales []float32
 	of     string // whose scales are read
@@ -184,7 +185,12 @@ func (r *reader) read(v view, first, rows int64) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := f.ReadAt(r.raw, (v.first+first)*v.cols*bits/8); err != nil {
+	if v.part.across > 0 {
+		err = v.part.read(f, &r.raw, &r.turned, first, rows, bits/8)
+	} else {
+		_, err = f.ReadAt(r.raw, (v.part.first+first)*v.cols*bits/8)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("reading %s at row %d: %w", v.stored.Name, first, err)
 	}
 	switch {
