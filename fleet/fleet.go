@@ -150,6 +150,9 @@ type Group struct {
 	// the scheduler picks.
 	Addr  string `json:"addr,omitempty"`
 	Admin string `json:"admin,omitempty"`
+	// Fetch runs on a node before a replica is started there, and brings what the
+	// replica reads; nil: it is there. A scheduler of one machine runs none.
+	Fetch []string `json:"fetch,omitempty"`
 }
 
 // Need is the accelerators one replica takes. The zero Need is a CPU replica.

@@ -88,6 +88,12 @@ variable "models_path" {
   description = "where the container sees them: argv names folders below it"
 }
 
+variable "fetch_driver" {
+  type        = string
+  default     = "exec"
+  description = "of what brings weights to a node: exec, or raw_exec, which has no volumes"
+}
+
 variable "cpu" {
   type        = number
   default     = 8000
@@ -255,7 +261,43 @@ job "llmops" {
       volume "models" {
         type      = "host"
         source    = var.models
-        read_only = true
+        read_only = length(try(group.value.fetch, [])) == 0
+      }
+
+      # Brings the weights from the fleet's bucket to the node, once: what is there is kept.
+      # Keys are in the variable nomad/jobs, named as the AWS tools name them; without it the
+      # machine's own role asks.
+      dynamic "task" {
+        for_each = length(try(group.value.fetch, [])) == 0 ? [] : [try(group.value.fetch, [])]
+        labels   = ["weights"]
+        content {
+          driver = var.fetch_driver
+          lifecycle {
+            hook    = "prestart"
+            sidecar = false
+          }
+          config {
+            command = task.value[0]
+            args    = slice(task.value, 1, length(task.value))
+          }
+          template {
+            data        = "{{ if nomadVarExists \"nomad/jobs\" }}{{ with nomadVar \"nomad/jobs\" }}{{ range $k, $v := . }}{{ $k }}={{ $v }}\n{{ end }}{{ end }}{{ end }}"
+            destination = "secrets/store.env"
+            env         = true
+            change_mode = "noop"
+          }
+          dynamic "volume_mount" {
+            for_each = var.fetch_driver == "exec" ? ["models"] : []
+            content {
+              volume      = volume_mount.value
+              destination = var.models_path
+            }
+          }
+          resources {
+            cpu    = 1000
+            memory = 512
+          }
+        }
       }
 
       task "main" {

@@ -25,6 +25,18 @@ variable "driver" {
   description = "raw_exec, or exec where a process shall have only what it is given"
 }
 
+variable "models" {
+  type        = string
+  default     = "models"
+  description = "the host volume that weights are brought to, where the driver is exec"
+}
+
+variable "models_path" {
+  type        = string
+  default     = "/models"
+  description = "where tasks see it"
+}
+
 variable "groups" {
   type = list(object({
     name     = string
@@ -40,6 +52,7 @@ variable "groups" {
     grace    = string # between the signal to stop and the kill
     gpu      = string # the model, as a regular expression; empty: any
     gpus     = number
+    fetch    = list(string) # brings its weights to a node; empty: they are there
   }))
 }
 
@@ -142,6 +155,51 @@ job "llmops" {
         }
       }
 
+      dynamic "volume" {
+        for_each = length(group.value.fetch) > 0 && var.driver == "exec" ? ["models"] : []
+        labels   = ["models"]
+        content {
+          type   = "host"
+          source = var.models
+        }
+      }
+
+      # Brings the weights from the fleet's bucket to the node, once: what is there is kept.
+      # Keys are in the variable nomad/jobs, named as the AWS tools name them; without it the
+      # machine's own role asks.
+      dynamic "task" {
+        for_each = length(group.value.fetch) == 0 ? [] : [group.value.fetch]
+        labels   = ["weights"]
+        content {
+          driver = var.driver
+          lifecycle {
+            hook    = "prestart"
+            sidecar = false
+          }
+          config {
+            command = task.value[0]
+            args    = slice(task.value, 1, length(task.value))
+          }
+          template {
+            data        = "{{ if nomadVarExists \"nomad/jobs\" }}{{ with nomadVar \"nomad/jobs\" }}{{ range $k, $v := . }}{{ $k }}={{ $v }}\n{{ end }}{{ end }}{{ end }}"
+            destination = "secrets/store.env"
+            env         = true
+            change_mode = "noop"
+          }
+          dynamic "volume_mount" {
+            for_each = var.driver == "exec" ? ["models"] : []
+            content {
+              volume      = volume_mount.value
+              destination = var.models_path
+            }
+          }
+          resources {
+            cpu    = 1000
+            memory = 512
+          }
+        }
+      }
+
       task "main" {
         driver       = var.driver
         kill_signal  = "SIGTERM"
@@ -151,6 +209,14 @@ job "llmops" {
           args    = slice(group.value.argv, 1, length(group.value.argv))
         }
         env = group.value.env
+        dynamic "volume_mount" {
+          for_each = length(group.value.fetch) > 0 && var.driver == "exec" ? ["models"] : []
+          content {
+            volume      = volume_mount.value
+            destination = var.models_path
+            read_only   = true
+          }
+        }
 
         # Nothing keeps a process from the other GPUs of its node, and env is read before
         # the device is known: a template is read after.

@@ -7,11 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"time"
 
 	"llmops/evidence"
 	"llmops/fleet"
+	"llmops/model"
 )
 
 // endPatience bounds the last write of a driver whose context has ended.
@@ -65,8 +68,15 @@ func attempt(ctx context.Context, a *Attempt, s Stage) (evidence.Outcome, error)
 	if done != nil && !s.World {
 		// One that did not pass stays so: a driver that died while it took the
 		// candidate off the fleet must not give it another chance.
-		a.emit(Event{Kind: Skipped, Text: "done earlier in this run"})
-		return done.Outcome, nil
+		gone, err := missing(ctx, a, s)
+		if err != nil {
+			return 0, err
+		}
+		if gone == "" {
+			a.emit(Event{Kind: Skipped, Text: "done earlier in this run"})
+			return done.Outcome, nil
+		}
+		a.Note("%s is not on this machine, and is made again", gone)
 	}
 	// A world stage that is only brought back into its state leaves the head to
 	// the stage that the run had reached.
@@ -101,6 +111,11 @@ func attempt(ctx context.Context, a *Attempt, s Stage) (evidence.Outcome, error)
 			return 0, fmt.Errorf("recording the result of %s: %w", s.Name, err)
 		}
 	}
+	if s.Artefact && done != nil {
+		if err := same(ctx, a, r); err != nil {
+			return 0, err
+		}
+	}
 	digest, err := putJSON(ctx, a.Deps.Blobs, r)
 	if err != nil {
 		return 0, fmt.Errorf("recording the result of %s: %w", s.Name, err)
@@ -115,6 +130,36 @@ func attempt(ctx context.Context, a *Attempt, s Stage) (evidence.Outcome, error)
 	}
 	a.emit(Event{Kind: Finished, Verdict: &v})
 	return v.Outcome, nil
+}
+
+// missing is the folder of an artefact that the run has made and that is not here: the run
+// goes on on another machine, or somebody took it away. Whole is not asked: it would be
+// to read all of it.
+func missing(ctx context.Context, a *Attempt, s Stage) (string, error) {
+	if !s.Artefact || s.Kept == nil || a.j.head.stage(s.Name).Outcome != evidence.Pass {
+		return "", nil
+	}
+	var w Weights
+	if err := a.Result(ctx, s.Name, &w); err != nil || w.Dir == "" {
+		return "", err
+	}
+	if _, err := os.Stat(w.Dir); !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	return w.Dir, nil
+}
+
+// same is an error when an artefact that was made again is another: what was found out
+// of the first does not hold for it.
+func same(ctx context.Context, a *Attempt, r Record) error {
+	var was, is Weights
+	if err := errors.Join(a.Result(ctx, r.Stage, &was), unmarshal(r.Output, &is)); err != nil {
+		return err
+	}
+	if was.Digest != is.Digest {
+		return fmt.Errorf("the run began with %s and this is %s: its source has changed; begin a new run with llmops onboard --again", model.Digest(was.Digest).Short(), model.Digest(is.Digest).Short())
+	}
+	return nil
 }
 
 // finish puts the stage's record into the head.

@@ -47,6 +47,7 @@ type Deps struct {
 	Scheduler fleet.Scheduler
 	Sources   download.Sources                                       // where models come from
 	Dir       string                                                 // where artefacts are laid out as files
+	Shared    *Shared                                                // how nodes get weights; nil: they see Dir
 	Cluster   string                                                 // by what name a task finds the cluster that it is part of; empty: the fleet is this machine
 	Now       func() time.Time                                       // the wall clock, for records
 	Admins    func(context.Context) (map[string]*route.Admin, error) // the routers there are, by name

@@ -3,6 +3,9 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -140,4 +143,45 @@ func mustRev(t *testing.T, d Deps, name string) uint64 {
 		t.Fatal(err)
 	}
 	return doc.Rev
+}
+
+// A run that goes on where its artefacts are not makes them again, and not others.
+func TestArtefactThatIsNotHere(t *testing.T) {
+	d, w := testDeps(t), &world{effects: map[string]int{}}
+	d.Stages = w.stages(evidence.Pass)
+	dir, digest := filepath.Join(t.TempDir(), "weights"), "sha256:"+strings.Repeat("a", 64)
+	d.Stages[0].Run = func(_ context.Context, a *Attempt) (evidence.Verdict, error) {
+		w.ran = append(w.ran, "make")
+		a.Output(Weights{Dir: dir, Digest: digest})
+		return evidence.Verdict{Outcome: evidence.Pass}, os.MkdirAll(dir, 0o700)
+	}
+	d.Stages[0].Kept = func(context.Context, *Attempt, Record) bool {
+		_, err := os.Stat(dir)
+		return err == nil
+	}
+	run := begin(t, d, "here")
+	goOn := func(until string) error {
+		w.ran = nil
+		_, err := drive(t, d, run, until)
+		return err
+	}
+	if err := goOn("make"); err != nil || len(w.ran) != 1 {
+		t.Fatalf("%v, %v", w.ran, err)
+	}
+	if err := goOn("make"); err != nil || len(w.ran) != 0 {
+		t.Fatalf("with its folder: %v, %v", w.ran, err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := goOn("make"); err != nil || len(w.ran) != 1 {
+		t.Fatalf("without: %v, %v", w.ran, err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	digest = "sha256:" + strings.Repeat("b", 64)
+	if err := goOn(""); err == nil || !strings.Contains(err.Error(), "its source has changed") {
+		t.Errorf("another in its place: %v", err)
+	}
 }

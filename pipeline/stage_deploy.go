@@ -98,9 +98,19 @@ func runDeploy(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 
 // up brings a version's replicas to their first token.
 func up(ctx context.Context, a *Attempt, v Version, e Engine) (Arm, error) {
-	j, err := engineJob(a.Spec, v, e)
+	there, fetch := v, []string(nil)
+	if a.Deps.Shared != nil {
+		var err error
+		if there.Dir, fetch, err = a.share(ctx, v); err != nil {
+			return Arm{}, err
+		}
+	}
+	j, err := engineJob(a.Spec, there, e)
 	if err != nil {
 		return Arm{}, err
+	}
+	for i := range j.Groups {
+		j.Groups[i].Fetch = fetch
 	}
 	if err := a.Intent(ctx, "start "+j.Name, nil); err != nil {
 		return Arm{}, err

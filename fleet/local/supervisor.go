@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -79,6 +80,11 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		case d := <-docs:
 			k.follow(ctx, d)
 		case <-tick.C:
+			// A directory that somebody removed has no jobs any more, and nobody could find
+			// this process by it again: it goes when the last replica is gone.
+			if mine, err := s.holds(l); err == nil && !mine && k.idle() {
+				return fmt.Errorf("%s: %w", s.Dir, ErrRemoved)
+			}
 			if err := k.sweep(ctx); err != nil && ctx.Err() == nil {
 				s.Log.Error("looking for replicas without a job", "err", err)
 			}
@@ -111,6 +117,22 @@ func (s *Supervisor) lock(ctx context.Context, l *flock.Flock) error {
 		return errors.Join(fmt.Errorf("locking state directory: %w", err), l.Close())
 	}
 	return nil
+}
+
+// ErrRemoved reports a state directory that was taken away.
+var ErrRemoved = errors.New("the state directory was removed")
+
+// holds tells whether the lock that is held is still the directory's.
+func (s *Supervisor) holds(l *flock.Flock) (bool, error) {
+	have, err := l.Stat()
+	if err != nil {
+		return false, err
+	}
+	there, err := os.Stat(lockFile(s.Dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(have, there), err
 }
 
 func lockFile(dir string) string { return filepath.Join(dir, "supervisor.lock") }
@@ -193,14 +215,7 @@ func (k *keepers) reconcile(ctx context.Context, j fleet.Job) {
 			k.start(ctx, id, g)
 		}
 	}
-	maps.DeleteFunc(k.ending, func(_ string, kp *keeper) bool {
-		select {
-		case <-kp.gone:
-			return true
-		default:
-			return false
-		}
-	})
+	k.reap()
 }
 
 // start begins to look after a replica once the keeper before is done with it:
@@ -229,6 +244,24 @@ func (k *keepers) leave() {
 		kp.end(errLeave)
 	}
 	k.wg.Wait()
+}
+
+// reap forgets the keepers that have ended.
+func (k *keepers) reap() {
+	maps.DeleteFunc(k.ending, func(_ string, kp *keeper) bool {
+		select {
+		case <-kp.gone:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// idle tells whether no replica is kept, nor about to end.
+func (k *keepers) idle() bool {
+	k.reap()
+	return len(k.all)+len(k.ending) == 0
 }
 
 // orphans ends the children of replicas whose job is gone.

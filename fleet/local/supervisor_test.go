@@ -367,3 +367,36 @@ func TestPauseGrowsToABound(t *testing.T) {
 		}
 	}
 }
+
+// Without its directory nobody could stop a supervisor and what it keeps: they go.
+func TestDirectoryThatIsRemoved(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	store, err := OpenStore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done := make(chan error, 1)
+	sup := &Supervisor{Store: store, Dir: dir, Bin: bin, Env: os.Environ()}
+	go func() { done <- sup.Run(ctx) }()
+	s := NewScheduler(store, dir)
+	if _, err := s.Apply(ctx, fleet.Job{Name: "j", Groups: []fleet.Group{serving("main")}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	r := fleettest.Await(t, s, "j", one).Replicas[0]
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, ErrRemoved) {
+		t.Errorf("it ended with %v", err)
+	}
+	if c, err := net.Dial("tcp", r.Addr); err == nil {
+		_ = c.Close()
+		t.Errorf("the replica still answers at %s", r.Addr)
+	}
+}

@@ -44,6 +44,7 @@ type groupVariables struct {
 	Grace    string            `json:"grace"`
 	GPU      string            `json:"gpu"`
 	GPUs     int               `json:"gpus"`
+	Fetch    []string          `json:"fetch"`
 }
 
 // File is a job file, and what a job gives it beside itself.
@@ -103,12 +104,15 @@ func (o *Options) file(j fleet.Job, f File) (string, error) {
 		gv := groupVariables{
 			Name: g.Name, Near: g.Near, Image: g.Image, Count: g.Count, Env: map[string]string{}, Port: port, Admin: admin, Path: g.Check.Path,
 			Interval: duration(g.Check.Interval, 10*time.Second), Timeout: duration(g.Check.Timeout, 3*time.Second), Grace: duration(g.Grace, 5*time.Second),
-			GPU: g.GPU.Kind, GPUs: g.GPU.Count,
+			GPU: g.GPU.Kind, GPUs: g.GPU.Count, Fetch: []string{},
 		}
 		for _, a := range g.Argv {
 			gv.Argv = append(gv.Argv, put.Replace(a))
 		}
 		gv.Argv[0] = cmp.Or(f.Program, gv.Argv[0])
+		for _, a := range g.Fetch {
+			gv.Fetch = append(gv.Fetch, put.Replace(a))
+		}
 		for k, e := range g.Env {
 			gv.Env[k] = put.Replace(e)
 		}

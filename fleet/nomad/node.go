@@ -212,7 +212,8 @@ func (s *Scheduler) Logs(ctx context.Context, replica string, follow bool) (io.R
 	ctx, cancel := context.WithCancel(ctx)
 	r, w := io.Pipe()
 	go func() {
-		for task := range alloc.TaskStates {
+		// What brought the weights was first.
+		for _, task := range slices.Backward(slices.Sorted(maps.Keys(alloc.TaskStates))) {
 			for _, kind := range []string{"stdout", "stderr"} {
 				if err := s.copyLog(ctx, w, alloc, task, kind, follow); err != nil {
 					w.CloseWithError(err)

@@ -3,6 +3,7 @@ package nomad
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -46,7 +47,13 @@ func replica(a *api.AllocationListStub, gone bool) fleet.Replica {
 	case gone || a.DesiredStatus != api.AllocDesiredStatusRun:
 		r.State = fleet.Draining
 	case a.ClientStatus == api.AllocClientStatusFailed:
-		r.State, r.Reason = fleet.Failed, why(task)
+		r.State, r.Reason = fleet.Failed, why(before(a, task))
+	case before(a, task) != task:
+		w := before(a, task)
+		r.State, r.Reason = fleet.Pending, "bringing its weights: "+why(w)
+		if w.State == "dead" || w.State == "pending" && w.Restarts > 0 {
+			r.State = fleet.Failed
+		}
 	case dead:
 		r.State, r.Reason = fleet.Failed, why(task)
 	case a.ClientStatus == api.AllocClientStatusRunning && healthy:
@@ -54,18 +61,43 @@ func replica(a *api.AllocationListStub, gone bool) fleet.Replica {
 	case a.ClientStatus == api.AllocClientStatusRunning:
 		r.State = fleet.Running
 	default:
-		r.State, r.Reason = fleet.Pending, why(task)
+		r.State, r.Reason = fleet.Pending, why(before(a, task))
 	}
 	return r
 }
 
-// state is the allocation's task, and whether it has ended and waits to be started
-// again.
-func state(a *api.AllocationListStub) (*api.TaskState, bool) {
-	for _, t := range a.TaskStates {
-		return t, t.State == "pending" && t.Restarts > 0 || t.State == "dead"
+// The tasks of our job files: what serves, and what brings its weights before.
+const (
+	taskMain    = "main"
+	taskWeights = "weights"
+)
+
+// serving is the task that serves: ours by its name, of another's file the only one.
+func serving(a *api.AllocationListStub) *api.TaskState {
+	if t := a.TaskStates[taskMain]; t != nil {
+		return t
 	}
-	return nil, false
+	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
+		if name != taskWeights {
+			return a.TaskStates[name]
+		}
+	}
+	return nil
+}
+
+// state is the task that serves, and whether it has ended and waits to be started again.
+func state(a *api.AllocationListStub) (*api.TaskState, bool) {
+	t := serving(a)
+	return t, t != nil && (t.State == "pending" && t.Restarts > 0 || t.State == "dead")
+}
+
+// before is what goes on until the task that serves is started: a task that brings the
+// weights and has not ended well speaks for both.
+func before(a *api.AllocationListStub, main *api.TaskState) *api.TaskState {
+	if t := a.TaskStates[taskWeights]; t != nil && (t.State != "dead" || t.Failed) {
+		return t
+	}
+	return main
 }
 
 func starts(a *api.AllocationListStub) int {
@@ -73,7 +105,11 @@ func starts(a *api.AllocationListStub) int {
 	if a.RescheduleTracker != nil {
 		n += len(a.RescheduleTracker.Events)
 	}
-	for _, t := range a.TaskStates {
+	t := serving(a)
+	if w := before(a, t); w != t {
+		t = w // what it fails at counts as a start of both
+	}
+	if t != nil {
 		if !t.StartedAt.IsZero() {
 			n++
 		}

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"path/filepath"
 
 	"llmops/fleet/nomad"
 	"llmops/fleet/objects"
 	"llmops/internal/config"
 	"llmops/jobs"
+	"llmops/pipeline"
 )
 
 // onFleet gives h the fleet that --fleet, or LLMOPS_FLEET, names. Without either it
@@ -32,6 +34,9 @@ func (e *env) onFleet(h *home) error {
 			return &exitError{exitUsage, err}
 		}
 		h.blobs, h.bucket = objects.NewBlobs(bucket, h.dir), f.Blobs
+		if f.Nomad.Models != "" {
+			h.shared = &pipeline.Shared{Registry: bucket, Dir: f.Nomad.Models, By: "llmops " + readVersion().Version}
+		}
 	}
 	if f.Scheduler == "local" {
 		return nil
@@ -50,7 +55,7 @@ func (e *env) onFleet(h *home) error {
 			return unwritable(err)
 		}
 	}
-	h.placing = &placing{file: f.File, nomad: n, state: h.dir}
+	h.placing = &placing{file: f.File, nomad: n, state: cmp.Or(n.Models, h.dir)}
 	if err := h.placing.check(); err != nil {
 		return err
 	}

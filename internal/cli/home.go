@@ -34,6 +34,7 @@ type home struct {
 	store     fleet.Store
 	blobs     fleet.Blobs
 	bucket    string // that blobs are in; empty: a folder
+	shared    *pipeline.Shared
 	scheduler scheduler
 	sources   download.Sources
 	fleet     string   // the file that names the fleet; empty: this machine
@@ -135,7 +136,7 @@ func (h *home) admins(ctx context.Context) (map[string]*route.Admin, error) {
 func (h *home) deps() pipeline.Deps {
 	d := pipeline.Deps{
 		Sources: h.sources,
-		Store:   h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Now: time.Now, Admins: h.admins,
+		Store:   h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Shared: h.shared, Now: time.Now, Admins: h.admins,
 		Stages: pipeline.Stages(), Abandon: pipeline.Abandon, Alive: h.alive,
 	}
 	if h.fleet != "" {

@@ -21,7 +21,7 @@ import (
 type placing struct {
 	file  string // the fleet.yaml; empty: there is none
 	nomad config.Nomad
-	state string // the state directory: engines see weights under the same path
+	state string // engines see weights below it: the state directory, or nomad.models
 }
 
 // job is the job file of a job of ours, and its variables.
@@ -35,6 +35,9 @@ func (p *placing) job(j fleet.Job) (nomad.File, error) {
 	}
 	if p.nomad.Driver != "" {
 		f.Vars["driver"] = p.nomad.Driver
+	}
+	if j.Kind == fleet.Engine && p.nomad.Models != "" {
+		f.Vars["models_path"] = p.state
 	}
 	return f, nil
 }
@@ -71,8 +74,11 @@ func (p *placing) engine(kind string) (nomad.File, error) {
 	if e.Driver != "" && slices.Contains(has, "driver") {
 		f.Vars["driver"] = e.Driver
 	}
-	if !e.Bare() && slices.Contains(has, "models_path") {
+	if (!e.Bare() || p.nomad.Models != "") && slices.Contains(has, "models_path") {
 		f.Vars["models_path"] = p.state
+	}
+	if p.nomad.Models != "" && !strings.Contains(f.Text, "group.value.fetch") {
+		return f, fmt.Errorf("%s: nomad.models has nodes bring weights from the bucket, and %s runs nothing for it: give it a task for group.value.fetch as process.nomad.hcl has it (llmops init --jobs writes that)", p.file, f.Name)
 	}
 	return f, nil
 }
@@ -101,6 +107,12 @@ func (p *placing) onCluster(s pipeline.Spec) error {
 	}
 	if s.Engine.Kind == "embedded" {
 		return nil
+	}
+	if kind := s.Engine.Kind; p.nomad.Models != "" && (kind == "llamacpp" || kind == "ollama") {
+		return usage("%s: nomad.models of %s brings checkpoints of safetensors to nodes, and %s reads others: leave it out, and have nodes share the state directory", s.File, p.file, kind)
+	}
+	if p.nomad.Models != "" && (len(s.Engine.LoRA.Modules) > 0 || s.Engine.Speculative.Model != "") {
+		return usage("%s: adapters and draft models are not brought to nodes by nomad.models of %s: leave that out, and have nodes share the state directory", s.File, p.file)
 	}
 	e := p.nomad.Engines[s.Engine.Kind]
 	if e.Bare() {

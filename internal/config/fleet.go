@@ -30,6 +30,7 @@ type Nomad struct {
 	Pools                         map[string]string // node pools by the pools that models name
 	Bin                           string            // llmops on every node; empty: this program, on one machine
 	Driver                        string            // of routers and plain processes; empty: what the job files say
+	Models                        string            // folder on every node that weights are brought to from Blobs; empty: nodes see the state directory
 	Engines                       map[string]Engine // by kind
 }
 
@@ -60,6 +61,7 @@ type fleetFile struct {
 		Pools      map[string]scalar `yaml:"pools"`
 		Bin        scalar            `yaml:"bin"`
 		Driver     scalar            `yaml:"driver"`
+		Models     scalar            `yaml:"models"`
 
 		Engines map[string]struct {
 			Driver  scalar           `yaml:"driver"`
@@ -103,7 +105,7 @@ func (f *fleetFile) fleet(r *reader) Fleet {
 		s   scalar
 	}{
 		{"nomad.address", n.Address}, {"nomad.namespace", n.Namespace}, {"nomad.region", n.Region}, {"nomad.ca_cert", n.CACert},
-		{"nomad.client_cert", n.ClientCert}, {"nomad.client_key", n.ClientKey}, {"nomad.bin", n.Bin}, {"nomad.driver", n.Driver},
+		{"nomad.client_cert", n.ClientCert}, {"nomad.client_key", n.ClientKey}, {"nomad.bin", n.Bin}, {"nomad.driver", n.Driver}, {"nomad.models", n.Models},
 	}
 	if out.Scheduler == "local" {
 		for _, k := range all {
@@ -121,6 +123,14 @@ func (f *fleetFile) fleet(r *reader) Fleet {
 		Address: r.text(n.Address, ""), Namespace: r.text(n.Namespace, "default"), Region: r.text(n.Region, ""),
 		CACert: abs(dir, r.text(n.CACert, "")), ClientCert: abs(dir, r.text(n.ClientCert, "")), ClientKey: abs(dir, r.text(n.ClientKey, "")),
 		Pools: map[string]string{}, Bin: r.text(n.Bin, ""), Driver: r.oneOf("nomad.driver", n.Driver, "", "", "exec", "raw_exec"),
+		Models: r.text(n.Models, ""),
+	}
+	switch {
+	case out.Nomad.Models == "":
+	case !filepath.IsAbs(out.Nomad.Models) || filepath.Clean(out.Nomad.Models) != out.Nomad.Models:
+		r.complain(n.Models, "nomad.models is %s: want an absolute path, which is the same on every node", out.Nomad.Models)
+	case out.Blobs == "":
+		r.complain(n.Models, "nomad.models is where nodes bring weights from a bucket: name it as blobs, s3://bucket/prefix")
 	}
 	switch {
 	case out.Nomad.Address == "":

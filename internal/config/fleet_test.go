@@ -32,6 +32,9 @@ func TestFleetFile(t *testing.T) {
 		t.Errorf("the example: %+v, %v", f, err)
 	}
 	for text, want := range map[string]string{
+		"scheduler: nomad\nnomad: {address: \"http://n\", models: /m}\n":                    "name it as blobs",
+		"blobs: s3://acme\nscheduler: nomad\nnomad: {address: \"http://n\", models: ./m}\n": "absolute path",
+		"nomad: {models: /m}\n":                            "the scheduler is local",
 		"blobs: ./folder\n":                                "want s3://bucket/prefix",
 		"scheduler: slurm\n":                               "fleet.yaml:3",
 		"nomad: {address: \"http://n\"}\n":                 "the scheduler is local",

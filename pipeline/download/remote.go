@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gofrs/flock"
 	"github.com/google/renameio/v2"
@@ -29,15 +30,18 @@ type listing struct {
 
 // client makes the requests of a source that is not the Hub.
 func (s Sources) client() *transfer.Client {
-	say := s.Hub.Say
-	if say == nil {
-		say = func(string, ...any) {}
-	}
-	c := transfer.NewClient(s.Hub.HTTP, say)
+	c := transfer.NewClient(s.Hub.HTTP, s.say())
 	if s.adjust != nil {
 		s.adjust(c)
 	}
 	return c
+}
+
+func (s Sources) say() func(string, ...any) {
+	if s.Hub.Say == nil {
+		return func(string, ...any) {}
+	}
+	return s.Hub.Say
 }
 
 // short names a listing among the files of a folder.
@@ -52,8 +56,14 @@ func (s Sources) bring(ctx context.Context, l listing, root string, progress fun
 	}
 	name := l.short(s)
 	lock := flock.New(filepath.Join(root, ".incoming-"+name+".lock"))
-	if ok, err := lock.TryLock(); err != nil || !ok {
-		return Snapshot{}, fmt.Errorf("%s is being fetched into %s by another process: %w", l.name, root, errors.Join(err, errBusy))
+	say := s.say()
+	if ok, err := lock.TryLock(); err != nil {
+		return Snapshot{}, fmt.Errorf("locking %s: %w", lock.Path(), err)
+	} else if !ok {
+		say("%s is being fetched into %s by another process, which is waited for", l.name, root)
+		if _, err := lock.TryLockContext(ctx, lockPause); err != nil {
+			return Snapshot{}, fmt.Errorf("waiting for %s: %w", lock.Path(), err)
+		}
 	}
 	defer func() { _ = lock.Close() }()
 	out := Snapshot{Source: l.name, License: l.license, Checked: len(l.files) - len(l.unknown)}
@@ -69,10 +79,6 @@ func (s Sources) bring(ctx context.Context, l listing, root string, progress fun
 	path := func(f transfer.File) string { return filepath.Join(dir, filepath.FromSlash(f.Path)) }
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return Snapshot{}, fmt.Errorf("making room for the snapshot: %w", err)
-	}
-	say := s.Hub.Say
-	if say == nil {
-		say = func(string, ...any) {}
 	}
 	set := &transfer.Set{
 		Name: l.name, Include: s.Hub.Include, Exclude: s.Hub.Exclude, Conns: s.Hub.Conns, Rate: s.Hub.Rate, Part: s.part,
@@ -101,7 +107,8 @@ func (s Sources) bring(ctx context.Context, l listing, root string, progress fun
 	return out, errors.Join(renameio.WriteFile(note, []byte(out.Digest), 0o600), os.RemoveAll(dir))
 }
 
-var errBusy = errors.New("its lock is held")
+// lockPause is how often a lock is tried that another process holds.
+const lockPause = 100 * time.Millisecond
 
 // warn says of what is left behind why.
 func (s *Snapshot) warn(left []transfer.File) {

@@ -28,7 +28,7 @@ type values struct {
 type groupValues struct {
 	Name, Near                     string
 	Count, Port, Admin, GPUs       int
-	Argv                           []string
+	Argv, Fetch                    []string
 	Env                            map[string]string
 	Path, Interval, Timeout, Grace string
 	GPU                            string
@@ -99,6 +99,9 @@ func (v values) job() (*api.Job, error) {
 }
 
 func (g groupValues) group(job string, full, bare *api.TaskGroup) (*api.TaskGroup, error) {
+	if len(g.Fetch) > 0 {
+		return nil, fmt.Errorf("process.nomad.hcl was recorded without a task that brings weights")
+	}
 	out, without := clone(full), clone(bare)
 	out.Name, out.Count = &g.Name, &g.Count
 	task, service, network := out.Tasks[0], out.Services[0], out.Networks[0]

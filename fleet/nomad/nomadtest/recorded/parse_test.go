@@ -19,8 +19,8 @@ import (
 var update = flag.Bool("update", false, "write testdata from a real agent")
 
 const (
-	fullGroup = `{"name":"full","near":"r1","count":2,"argv":["/bin/llmops","serve","$${NOMAD_ADDR_http}"],"env":{"A":"$${NOMAD_ALLOC_ID}"},"port":8400,"admin":8401,"path":"/health","interval":"7s","timeout":"2s","grace":"9s","gpu":"H100","gpus":4}`
-	bareGroup = `{"name":"bare","near":"","count":1,"argv":["/bin/true"],"env":{},"port":0,"admin":-1,"path":"","interval":"10s","timeout":"3s","grace":"5s","gpu":"","gpus":0}`
+	fullGroup = `{"name":"full","near":"r1","count":2,"argv":["/bin/llmops","serve","$${NOMAD_ADDR_http}"],"env":{"A":"$${NOMAD_ALLOC_ID}"},"port":8400,"admin":8401,"path":"/health","interval":"7s","timeout":"2s","grace":"9s","gpu":"H100","gpus":4,"fetch":[]}`
+	bareGroup = `{"name":"bare","near":"","count":1,"argv":["/bin/true"],"env":{},"port":0,"admin":-1,"path":"","interval":"10s","timeout":"3s","grace":"5s","gpu":"","gpus":0,"fetch":[]}`
 )
 
 func file(name, pool, zone string, groups ...string) string {
