@@ -62,7 +62,20 @@ func quantiseInput(ctx context.Context, a *Attempt) (any, error) {
 	if err := a.Result(ctx, StageDownload, &w); err != nil {
 		return nil, err
 	}
-	return []any{w.Digest, a.Spec.Quantise}, nil
+	return quantiseKey(w.Digest, a.Spec), nil
+}
+
+// quantiseKey is what the quantised weights depend on.
+func quantiseKey(digest string, s Spec) any {
+	key := []any{digest, s.Quantise}
+	if tp := s.Engine.TensorParallel; tp > 1 { // what so many GPUs cannot split is refused
+		key = append(key, tp)
+	}
+	return key
+}
+
+func quantiseOptions(s Spec) quantise.Options {
+	return quantise.Options{Scheme: s.Quantise.Scheme, Keep: s.Quantise.Keep, TensorParallel: s.Engine.TensorParallel}
 }
 
 func runQuantise(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
@@ -87,7 +100,7 @@ func runQuantise(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := os.MkdirAll(filepath.Dir(dst), 0o700); err != nil {
 		return evidence.Verdict{}, fmt.Errorf("making room for the quantised weights: %w", err)
 	}
-	rep, err := quantise.Run(ctx, src.Dir, dst, quantise.Options{Scheme: scheme, Keep: a.Spec.Quantise.Keep},
+	rep, err := quantise.Run(ctx, src.Dir, dst, quantiseOptions(a.Spec),
 		func(done, total int64) { a.Progress("bytes", done, total) })
 	if err != nil {
 		return evidence.Verdict{}, err

@@ -1,0 +1,49 @@
+package pipeline
+
+import (
+	"reflect"
+	"testing"
+
+	"llmops/evidence"
+	"llmops/pipeline/quantise"
+)
+
+// Every scheme has a bound, and what is served on several GPUs is quantised for
+// them, by itself.
+func TestQuantiseStage(t *testing.T) {
+	for _, scheme := range quantise.Schemes() {
+		if maxWeightError[scheme] == 0 {
+			t.Errorf("%s has no bound: it would never pass", scheme)
+		}
+	}
+	s := Spec{Quantise: Quantise{Scheme: quantise.Int4, Keep: []string{"lm_head"}}}
+	one := quantiseKey("sha256:1", s)
+	s.Engine.TensorParallel = 4
+	if got := quantiseOptions(s); got.TensorParallel != 4 || got.Scheme != quantise.Int4 || len(got.Keep) != 1 {
+		t.Errorf("options %+v", got)
+	}
+	if reflect.DeepEqual(one, quantiseKey("sha256:1", s)) {
+		t.Error("weights for one GPU are taken for four")
+	}
+	s.Engine.TensorParallel = 1
+	if !reflect.DeepEqual(one, quantiseKey("sha256:1", s)) {
+		t.Error("one GPU is not one GPU")
+	}
+}
+
+// A tensor past the bound fails, and nothing to judge is no pass.
+func TestJudgeWeights(t *testing.T) {
+	dir := "../serving/embedded/llama/testdata/llama"
+	for _, c := range []struct {
+		errors []float64
+		want   evidence.Outcome
+	}{{[]float64{0.01, 0.05}, evidence.Pass}, {[]float64{0.01, 0.0501}, evidence.Fail}, {nil, evidence.Inconclusive}} {
+		rep := quantise.Report{Dir: dir, Scheme: quantise.FP8Dynamic}
+		for _, e := range c.errors {
+			rep.Tensors = append(rep.Tensors, quantise.TensorReport{Name: "a", Error: e})
+		}
+		if v, err := judgeWeights(rep); err != nil || v.Outcome != c.want {
+			t.Errorf("%v: %v %v, want %v", c.errors, v.Outcome, err, c.want)
+		}
+	}
+}
