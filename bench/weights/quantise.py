@@ -291,6 +291,30 @@ def engine(path, prompt):
         p.wait()
 
 
+served = """import json, sys
+if __name__ == "__main__":
+    from vllm import LLM, SamplingParams
+    prompts = json.loads(sys.argv[2])
+    llm = LLM(model=sys.argv[1], enforce_eager=True, max_model_len=512, dtype="bfloat16")
+    out = llm.generate([{"prompt_token_ids": p} for p in prompts], SamplingParams(max_tokens=1, prompt_logprobs=0, temperature=0))
+    print("ANSWER", json.dumps([[o.prompt_logprobs[i][t].logprob for i, t in enumerate(p) if i] for o, p in zip(out, prompts)]))
+"""
+
+
+def vllm(path, prompts):
+    """Log probabilities from vLLM, or why there are none."""
+    python, script = here / "../engines/.venv/bin/python", work / "served.py"
+    if not python.exists():
+        return "not installed: bench/engines installs it"
+    script.write_text(served)
+    p = subprocess.run([python, script, path, json.dumps(prompts)], env=dict(os.environ, VLLM_CPU_KVCACHE_SPACE="1"), capture_output=True, text=True)
+    for line in p.stdout.splitlines():
+        if line.startswith("ANSWER "):
+            return json.loads(line[7:])
+    why = [line.split("Error:", 1)[1].strip() for line in (p.stdout + p.stderr).splitlines() if "RuntimeError:" in line or "ValueError:" in line or "NotImplementedError:" in line]
+    return "not supported by this build: " + (why or ["no reason given"])[0].removesuffix(" Reasons:")[:100]
+
+
 def logits():
     import torch
     from transformers import AutoModelForCausalLM
@@ -313,9 +337,10 @@ def logits():
     def off(a, b):
         return statistics.mean(abs(x - y) for p, q in zip(a, b) for x, y in zip(p, q))
 
-    parent, ours = hf(src), [engine(src, p) for p in prompts]
+    parent, ours, theirs = hf(src), [engine(src, p) for p in prompts], vllm(src, prompts)
     n = sum(len(p) for p in parent)
     say(f"logits   freight, {n} log probabilities, mean differences in nats: the source, transformers to engine {off(parent, ours):.4f}")
+    say("logits   vLLM in bfloat16: " + (theirs if isinstance(theirs, str) else f"the source, vLLM to engine {off(theirs, ours):.4f}"))
     for scheme in presets:
         clear(out)
         # Blocks of 128 do not divide the heads of this model.
@@ -327,9 +352,11 @@ def logits():
         # by 127 what compressed-tensors divides by 127.5.
         if off(t, e) > 1e-3 and scheme in ("int8-weight", "int4") or abs(off(t, parent) - off(e, ours)) > 0.1 * off(t, parent):
             failed.append(f"logits of {scheme}")
+        if isinstance(theirs, str):
+            continue
+        v = vllm(out, prompts)
+        say(f"logits   {scheme:12} in vLLM: " + (v if isinstance(v, str) else f"to the source {off(v, theirs):.4f}, to engine {off(v, e):.4f}"))
     clear(out)
-    if shutil.which("vllm") is None:
-        say("logits   vLLM: not measured, it is not installed")
 
 
 for part in parts:
