@@ -28,13 +28,14 @@ func (s *Sheet) Compare() {
 			s.prose("layout.flip_tpot", Seconds, f.At, "TPOT from which "+f.To+" gives more", "the slo.tpot at which the layout.tp of most decode.limit_rate changes")
 		}
 	}
-	const names = "fleet.decode_demand, fleet.prefill_demand, decode.rate, prefill.rate, the headroom of decode.limit_batch, prefill.collectives and slo.tpot"
-	nodes, byTPOT := s.together()
+	const names = "steps of streams, of which some have a piece of a prompt, by fleet.decode_demand, fleet.prefill_demand, prefill.chunk, decode.rate, prefill.rate, the headroom of decode.limit_batch, prefill.collectives and slo.tpot"
+	nodes, byTPOT, stall := s.together()
 	if !math.IsInf(byTPOT, 1) {
-		s.prose("fleet.together_tpot", Count, byTPOT, "nodes that do both and keep TPOT", "least nodes for steps of streams and chunks, by "+names)
+		s.prose("fleet.together_tpot", Count, byTPOT, "nodes that do both and keep TPOT", "least nodes for "+names)
 	}
 	if !math.IsInf(nodes, 1) {
-		s.prose("fleet.together", Count, nodes, "nodes that do both and keep TTFT too", "least nodes for steps of streams and chunks, by "+names+", and for ttft.p95 of a prompt amid streams within slo.ttft")
+		s.prose("fleet.together", Count, nodes, "nodes that do both and keep TTFT too", "least nodes for "+names+", and for ttft.p95 of a prompt amid streams within slo.ttft")
+		s.prose("fleet.together_stall", Seconds, stall, "the longest gap between tokens there", "a step of that batch and of prefill.chunk tokens of prefill.prompt, for fleet.together")
 		s.add("fleet.apart_saves", Share, 1-s.Value("fleet.capacity")/nodes, "saved by two pools", "1 - fleet.capacity / fleet.together")
 	}
 }

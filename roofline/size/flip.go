@@ -77,7 +77,7 @@ func (in Inputs) flips(moved []string, choose func(Inputs) string) []Flip {
 var layoutKeys = []string{"slo.tpot", "traffic.context", "fabric.bandwidth", "fabric.latency", "node.bandwidth", "node.memory", "share.hbm", "share.flops", "share.end_to_end", "decode.fixed"}
 
 // poolKeys are those that the choice of two pools hangs on.
-var poolKeys = []string{"traffic.input", "traffic.output", "traffic.prefix_hits", "traffic.context", "slo.tpot", "slo.ttft", "across.bandwidth", "share.flops", "layout.gain"}
+var poolKeys = []string{"traffic.input", "traffic.output", "traffic.prefix_hits", "traffic.context", "slo.tpot", "slo.ttft", "across.bandwidth", "prefill.chunk", "share.flops", "layout.gain"}
 
 func (in Inputs) bestName() string {
 	if all := ranked(in.options()); len(all) > 0 {

@@ -87,6 +87,7 @@ var keys = []Key{
 	choice("prefill.arithmetic", "bf16", "of prefill", "bf16", "fp8"),
 	choice("prefill.collectives", "no", "whether prefill pays for its all-reduces", "no", "yes"),
 	count("prefill.prompt", "2048", "the prompt that prefill is timed with"),
+	count("prefill.chunk", "2048", "of a prompt in one step beside streams, at most"),
 	{Name: "prefill.measured", Unit: TokenRate, Is: "prompt tokens of a node, measured; modelled where it is not set"},
 
 	unit(Rate, "traffic.rate", "", "requests at the peak"),

@@ -9,42 +9,59 @@ import (
 )
 
 // together is how many nodes it takes when each of them prefills and decodes, as engines
-// do that cut prompts into chunks: a step takes the next token of each stream and some
-// tokens of prompts, which share the reading of the weights. With chunk tokens of
-// prompts for each that is decoded, the batch is the largest for which
+// do that cut prompts into chunks: a step takes the next token of each stream and, when
+// one waits, a piece of a prompt. Streams see the mean of both kinds of steps,
 //
-//	step(batch, chunk · batch) ≤ slo.tpot, less the headroom that is stated, and
-//	hops + prompt / most · slo.tpot ≤ slo.ttft, most: step(batch, most) = slo.tpot
+//	piece = min(input · (1 − hits), chunk)            of a prompt, in tokens
+//	share = prompt tokens for each decoded · batch / piece   of the steps have one
+//	TPOT  = share · step(batch, piece) + (1 − share) · step(batch, 0)
+//	nodes = decode_demand · TPOT / (copies · batch)
 //
-// and nodes = decode_demand · step(batch, chunk · batch) / (copies · batch). The second
-// is what one pool pays for a prompt: it may not go faster than the streams beside it
-// allow. Without the second it is byTPOT. Both are +Inf when no batch does.
-func (s *Sheet) together() (nodes, byTPOT float64) {
+// at the largest batch that keeps slo.tpot, less the headroom that is stated, and
+//
+//	hops + prompt / chunk · step(batch, chunk) ≤ slo.ttft
+//
+// Without the last it is byTPOT; stall is the longest step of the batch. Nodes are +Inf
+// when no batch does. The simulator, which draws arrivals and lengths, has the TPOT of
+// this for its batch to 2 %.
+func (s *Sheet) together() (nodes, byTPOT, stall float64) {
 	in, v := s.In, s.Value
-	limit, prompt := in.Number("slo.tpot"), in.Number("prefill.prompt")
-	// What was measured replaces the model by as much in any step.
-	reached := v("decode.rate") / v("decode.modelled")
-	chunk := v("fleet.prefill_demand") / v("fleet.decode_demand") * v("prefill.modelled") / v("prefill.rate")
 	fits := int(v("kv.streams") / v("layout.copies"))
-	step := func(batch int) float64 { return s.mixed(batch, chunk*float64(batch)).Seconds }
-	most := sort.Search(fits, func(i int) bool { return step(i+1) > limit })
+	most := sort.Search(fits, func(i int) bool { return s.mean(i+1) > in.Number("slo.tpot") })
 	if edge := v("decode.limit_batch"); edge > in.Number("layout.batch") {
 		most = int(float64(most) * in.Number("layout.batch") / edge)
 	}
+	chunk := min(in.Number("prefill.chunk"), in.Number("prefill.prompt"))
 	quick := sort.Search(most, func(i int) bool {
-		return v("ttft.hops_p95")+in.Number("hops.prefill_spread")+s.amid(i+1, prompt, limit) > in.Number("slo.ttft")
+		amid := in.Number("prefill.prompt") / chunk * s.mixed(i+1, chunk)
+		return v("ttft.hops_p95")+in.Number("hops.prefill_spread")+amid > in.Number("slo.ttft")
 	})
+	// What was measured replaces the model by as much in any step.
+	reached := v("decode.rate") / v("decode.modelled")
 	of := func(batch int) float64 {
 		if batch < 1 {
 			return math.Inf(1)
 		}
-		return v("fleet.decode_demand") * step(batch) / (v("layout.copies") * float64(batch) * reached)
+		return v("fleet.decode_demand") * s.mean(batch) / (v("layout.copies") * float64(batch) * reached)
 	}
-	return of(quick), of(most)
+	return of(quick), of(most), s.mixed(max(quick, 1), chunk)
 }
 
-// mixed is a step of a batch and some tokens of prompts.
-func (s *Sheet) mixed(batch int, tokens float64) roofline.Step {
+// mean is the time between tokens of a batch beside the prompts of its traffic.
+func (s *Sheet) mean(batch int) float64 {
+	in, v := s.In, s.Value
+	piece := min(in.Number("traffic.input")*(1-in.Number("traffic.prefix_hits")), in.Number("prefill.chunk"))
+	tokens := v("fleet.prefill_demand") / v("fleet.decode_demand") * float64(batch) * v("prefill.modelled") / v("prefill.rate")
+	if tokens == 0 {
+		return s.mixed(batch, 0)
+	}
+	piece = max(piece, tokens) // several in a step
+	share := tokens / piece
+	return share*s.mixed(batch, piece) + (1-share)*s.mixed(batch, 0)
+}
+
+// mixed is a step of a batch and some tokens of prompts, in seconds.
+func (s *Sheet) mixed(batch int, tokens float64) float64 {
 	r := s.decode
 	var whole roofline.Work
 	prompt := int(s.In.Number("prefill.prompt"))
@@ -53,19 +70,7 @@ func (s *Sheet) mixed(batch int, tokens float64) roofline.Step {
 		DecodeRows: batch, PrefillTokens: int(math.Round(tokens)),
 		ContextTokens:  float64(batch) * r.Seen(s.In.Number("traffic.context")),
 		SquaredLengths: whole.SquaredLengths / float64(prompt) * tokens,
-	})
-}
-
-// amid is how long a prompt takes beside a batch whose steps may take limit.
-func (s *Sheet) amid(batch int, prompt, limit float64) float64 {
-	chunk := sort.Search(int(prompt), func(i int) bool { return s.mixed(batch, float64(i+1)).Seconds > limit })
-	switch {
-	case chunk == 0:
-		return math.Inf(1)
-	case chunk >= int(prompt):
-		return s.mixed(batch, prompt).Seconds
-	}
-	return prompt / float64(chunk) * limit
+	}).Seconds
 }
 
 // The choices of Pools.
@@ -91,14 +96,15 @@ type Pools struct {
 func (s *Sheet) pools() Pools {
 	in := s.In
 	p := Pools{Choice: OnePool, Nodes: s.Value("fleet.capacity"), Saves: 1}
-	together, byTPOT := s.together()
+	together, byTPOT, stall := s.together()
 	nodes := fmt.Sprintf("%s nodes apart, %s together", digits(p.Nodes), digits(together))
 	switch {
 	case !math.IsInf(together, 1):
 		p.Together, p.ByTPOT, p.Saves = together, byTPOT, 1-p.Nodes/together
 		if together > byTPOT*(1+1e-9) {
-			nodes += fmt.Sprintf(" (%s but for TTFT: beside streams a prompt is slower)", digits(byTPOT))
+			nodes += fmt.Sprintf(" (%s but for TTFT)", digits(byTPOT))
 		}
+		nodes += fmt.Sprintf(", where a prompt stalls streams for %s", Seconds.Format(stall))
 	case !math.IsInf(byTPOT, 1):
 		p.ByTPOT = byTPOT
 		nodes = fmt.Sprintf("%s nodes apart; together no number keeps TTFT, and %s keep TPOT", digits(p.Nodes), digits(byTPOT))
