@@ -17,12 +17,15 @@ func TestTogether(t *testing.T) {
 		whatIf      []string
 		ttft, tpot  float64
 		piece, most float64 // tokens of a prompt in a step, in the mean and at most
+		each        float64 // tokens of prompts for each that is decoded
 		charged     float64 // of prefill's tokens in the all-reduces
 	}{
-		{nil, 0.400, 0.030, 600, 2048, 0},
-		{[]string{"slo.ttft=800ms", "slo.tpot=50ms"}, 0.800, 0.050, 600, 2048, 0},
-		{[]string{"slo.ttft=700ms", "prefill.collectives=yes"}, 0.700, 0.030, 600, 2048, 1},
-		{[]string{"slo.ttft=430ms", "prefill.chunk=512"}, 0.430, 0.030, 512, 512, 0},
+		{nil, 0.400, 0.030, 600, 2048, 2.4, 0},
+		{[]string{"slo.ttft=800ms", "slo.tpot=50ms"}, 0.800, 0.050, 600, 2048, 2.4, 0},
+		{[]string{"slo.ttft=700ms", "prefill.collectives=yes"}, 0.700, 0.030, 600, 2048, 2.4, 1},
+		{[]string{"slo.ttft=430ms", "prefill.chunk=512"}, 0.430, 0.030, 512, 512, 2.4, 0},
+		// Half of the prefill rate is twice the tokens.
+		{[]string{"prefill.measured=8584.9/s"}, 0.400, 0.030, 600, 2048, 4.8, 0},
 	} {
 		step := func(batch, prompt float64) float64 {
 			memory := (17.5e9 + batch*2048*40960) / (5.3e12 * 0.7)
@@ -31,8 +34,8 @@ func TestTogether(t *testing.T) {
 			return (max(memory, flops/(8*1300e12*0.4)) + reduced + 1.5e-3) / 0.6
 		}
 		mean := func(batch float64) float64 {
-			piece := max(c.piece, 2.4*batch) // 2.4 tokens of prompts for each that is decoded
-			share := 2.4 * batch / piece
+			piece := max(c.piece, c.each*batch)
+			share := c.each * batch / piece
 			return share*step(batch, piece) + (1-share)*step(batch, 0)
 		}
 		s := sheet(t, r, c.whatIf...)

@@ -23,7 +23,7 @@ import (
 //
 // Without the last it is byTPOT; stall is the longest step of the batch. Nodes are +Inf
 // when no batch does. The simulator, which draws arrivals and lengths, has the TPOT of
-// this for its batch to 2 %.
+// this for its batch to 3 %.
 func (s *Sheet) together() (nodes, byTPOT, stall float64) {
 	in, v := s.In, s.Value
 	fits := int(v("kv.streams") / v("layout.copies"))

@@ -43,7 +43,7 @@ tenants:
 		s := sheet(t, register(t), hits, "prefill.prompt=1500", "traffic.context=1625", fmt.Sprintf("traffic.rate=%g/s", rate))
 		batch := int(math.Round(got.Engines.Batch))
 		want := 1e3 * s.Mean(batch)
-		if math.Abs(got.Total.TPOT.P50/want-1) > 0.03 {
+		if math.Abs(got.Total.TPOT.P50/want-1) > 0.035 {
 			t.Errorf("%g/s: streams of a batch of %d wait %.2f ms in the simulation, %.2f ms in the model; %v busy, %v cached", rate, batch, got.Total.TPOT.P50, want, got.Engines.Busy, got.Engines.PrefixHitShare)
 		}
 		t.Logf("%g/s: batch %d, %.2f ms simulated, %.2f ms modelled", rate, batch, got.Total.TPOT.P50, want)
