@@ -112,6 +112,9 @@ func TestSizeTakesARun(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &out); err != nil || r.code != 0 {
 		t.Fatalf("exit %d, %v: %s", r.code, err, r.err)
 	}
+	if !strings.Contains(r.err, "run r1 went to 40 streams a replica") {
+		t.Errorf("it says %q", r.err)
+	}
 	found := false
 	for _, a := range out.Assumptions {
 		if a.Key == "share.end_to_end" {

@@ -34,6 +34,7 @@ func (e *env) measured(ctx context.Context, p *sizePlan, f sizeFlags) (out []siz
 			return nil, usage("--run: %w", err)
 		}
 		out = append(out, set)
+		e.say("%s went to %d streams a replica; what is said of more is extrapolated", m.Source, m.Streams)
 	}
 	if f.usage != "" {
 		t, err := readUsage(f.usage)
