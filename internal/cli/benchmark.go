@@ -78,7 +78,7 @@ Traces: ` + strings.Join(traceNames(), ", ") + `; docs/benchmark.md says what ea
 		return e.benchmark(cmd.Context(), &b, cmd.Flags().Changed)
 	}
 	b.flags(c)
-	c.AddCommand(newBenchmarkShowCmd(e), newBenchmarkCompareCmd(e), newBenchmarkHistoryCmd(e))
+	c.AddCommand(newBenchmarkShowCmd(e), newBenchmarkCompareCmd(e), newBenchmarkHistoryCmd(e), newBenchmarkConvertCmd(e))
 	return c
 }
 

@@ -1,12 +1,17 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"text/tabwriter"
 
+	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
 	"llmops/pipeline/benchmark"
+	"llmops/pipeline/benchmark/exchange"
+	"llmops/pipeline/benchmark/load"
 	"llmops/pipeline/benchmark/trace"
 )
 
@@ -21,6 +26,8 @@ exit 3, when a figure is shown to be worse by more than the margin, and exits 5 
 that cannot be told: too few requests, or not the same load.
 
   llmops benchmark compare before/ after/ --margin 0.05
+
+Either may be the file of vllm bench serve, guidellm or aiperf.
 
 ` + exitHelp,
 		Args: cobra.ExactArgs(2),
@@ -48,8 +55,34 @@ that cannot be told: too few requests, or not the same load.
 	return c
 }
 
-// sampleOf is a point of a benchmark's folder.
+// foreign tells that path is a file, as other tools leave, and no folder of ours.
+func foreign(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular()
+}
+
+func readForeign(path string, run int) (*exchange.Run, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r, err := exchange.Read(f, run)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+// sampleOf is a point of a benchmark's folder, or the file of another tool.
 func sampleOf(path string, point int) (benchmark.Sample, error) {
+	if foreign(path) {
+		r, err := readForeign(path, max(0, point-1))
+		if err != nil {
+			return benchmark.Sample{}, err
+		}
+		return benchmark.Sample{Name: path, Load: r.Load, Results: r.Results, Notes: r.Notes}, nil
+	}
 	rec, all, err := readBenchmark(path)
 	if err != nil {
 		return benchmark.Sample{}, err
@@ -83,6 +116,77 @@ func compareTable(w *tabwriter.Writer, c benchmark.Comparison) {
 	for _, warning := range c.Verdict.Warnings {
 		row(w, "", warning)
 	}
+}
+
+func newBenchmarkConvertCmd(e *env) *cobra.Command {
+	var to, out string
+	var point int
+	c := &cobra.Command{
+		Use:   "convert PATH --to FORMAT",
+		Short: "Turn a benchmark into another tool's file, or sum one up",
+		Long: `Convert writes a benchmark, a folder of ours or the file of another tool, as the
+file of vllm bench serve, guidellm or aiperf (its profile_export.jsonl). With --to
+summary it sums it up by our definitions. Figures are mapped by what they are and not
+by their names.
+
+  llmops benchmark convert results/ --to vllm --out result.json
+  llmops benchmark convert guidellm.json --to summary
+
+` + exitHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) (err error) {
+			r, err := runOf(args[0], point)
+			if err != nil {
+				return err
+			}
+			sum := load.Summarise(r.Results, load.Stats{}, load.SLO{})
+			if to == "summary" {
+				for _, n := range r.Notes {
+					e.say("note: %s", n)
+				}
+				p := benchmark.Point{Summary: sum}
+				if r.Load != nil {
+					p.Load = *r.Load
+				}
+				return e.answer(sum, func(w *tabwriter.Writer) { pointTable(w, p) })
+			}
+			if to != exchange.VLLM && to != exchange.GuideLLM && to != exchange.AIPerf {
+				return usage("--to is %q, want vllm, guidellm, aiperf or summary", to)
+			}
+			if out == "" {
+				return exchange.Write(e.out, to, r, sum)
+			}
+			f, err := renameio.NewPendingFile(out, renameio.WithStaticPermissions(0o644))
+			if err != nil {
+				return fmt.Errorf("writing %s: %w", out, err)
+			}
+			defer func() { err = errors.Join(err, f.Cleanup()) }()
+			if err := exchange.Write(f, to, r, sum); err != nil {
+				return fmt.Errorf("writing %s: %w", out, err)
+			}
+			return f.CloseAtomicallyReplace()
+		},
+	}
+	c.Flags().StringVar(&to, "to", "", "vllm, guidellm, aiperf or summary")
+	c.Flags().StringVar(&out, "out", "", "the file to write; default: standard output")
+	c.Flags().IntVar(&point, "point", 0, "of a sweep, which point: 1 is the first; default: the only one")
+	return c
+}
+
+// runOf reads what other tools' files are made of.
+func runOf(path string, point int) (*exchange.Run, error) {
+	if foreign(path) {
+		return readForeign(path, max(0, point-1))
+	}
+	rec, _, err := readBenchmark(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := sampleOf(path, point)
+	if err != nil {
+		return nil, err
+	}
+	return &exchange.Run{Tool: "llmops", Model: rec.System.Model, Load: s.Load, Results: s.Results}, nil
 }
 
 func traceNames() (out []string) {

@@ -16,6 +16,7 @@ type Sample struct {
 	Name    string
 	Load    *Load // nil: not known, as of another tool's file
 	Results []*load.Result
+	Notes   []string // what its figures are not
 }
 
 // Change is how one figure of B stands to that of A.
@@ -145,6 +146,8 @@ func Compare(a, b Sample, o Comparing) Comparison {
 	}
 	c.Verdict = evidence.All(claim, parts...)
 	c.Verdict.N = min(len(ra), len(rb))
+	c.Verdict.Warnings = append(c.Verdict.Warnings, a.Notes...)
+	c.Verdict.Warnings = append(c.Verdict.Warnings, b.Notes...)
 	c.Verdict.Warnings = append(c.Verdict.Warnings, "one run of each: what varies from run to run is in no interval")
 	if d := different(a.Load, b.Load); d != "" {
 		c.Verdict.Outcome = evidence.Inconclusive

@@ -103,18 +103,18 @@ func results(n int, gap, ttft time.Duration, noise func(i int) time.Duration) (o
 func TestCompare(t *testing.T) {
 	noise := func(i int) time.Duration { return time.Duration(i*7919%31) * time.Millisecond }
 	l := &Load{Shape: Poisson, Rate: 10}
-	base := Sample{"a", l, results(400, 100*time.Millisecond, 100*time.Millisecond, noise)}
+	base := Sample{Name: "a", Load: l, Results: results(400, 100*time.Millisecond, 100*time.Millisecond, noise)}
 	for _, c := range []struct {
 		name string
 		b    Sample
 		want evidence.Outcome
 	}{
-		{"the same", Sample{"b", l, base.Results}, evidence.Pass},
-		{"a fifth slower", Sample{"b", l, results(400, 100*time.Millisecond, 125*time.Millisecond, noise)}, evidence.Fail},
-		{"a fifth faster", Sample{"b", l, results(400, 100*time.Millisecond, 80*time.Millisecond, noise)}, evidence.Pass},
-		{"too few", Sample{"b", l, base.Results[:20]}, evidence.Inconclusive},
-		{"another rate", Sample{"b", &Load{Shape: Poisson, Rate: 20}, base.Results}, evidence.Inconclusive},
-		{"an unknown load", Sample{"b", nil, base.Results}, evidence.Inconclusive},
+		{"the same", Sample{Name: "b", Load: l, Results: base.Results}, evidence.Pass},
+		{"a fifth slower", Sample{Name: "b", Load: l, Results: results(400, 100*time.Millisecond, 125*time.Millisecond, noise)}, evidence.Fail},
+		{"a fifth faster", Sample{Name: "b", Load: l, Results: results(400, 100*time.Millisecond, 80*time.Millisecond, noise)}, evidence.Pass},
+		{"too few", Sample{Name: "b", Load: l, Results: base.Results[:20]}, evidence.Inconclusive},
+		{"another rate", Sample{Name: "b", Load: &Load{Shape: Poisson, Rate: 20}, Results: base.Results}, evidence.Inconclusive},
+		{"an unknown load", Sample{Name: "b", Load: nil, Results: base.Results}, evidence.Inconclusive},
 	} {
 		got := Compare(base, c.b, Comparing{Seed: 1})
 		if got.Verdict.Outcome != c.want {
@@ -125,7 +125,7 @@ func TestCompare(t *testing.T) {
 	for i := range 100 {
 		failed[4*i].Kind = load.KindStream
 	}
-	got := Compare(base, Sample{"b", l, failed}, Comparing{Seed: 1})
+	got := Compare(base, Sample{Name: "b", Load: l, Results: failed}, Comparing{Seed: 1})
 	if last := got.Changes[len(got.Changes)-1]; got.Verdict.Outcome != evidence.Fail || last.Name != "answered" || math.Abs(last.Verdict.Estimate-4.0/3) > 1e-9 {
 		t.Errorf("a quarter of the requests fails: %+v", got)
 	}
@@ -134,7 +134,7 @@ func TestCompare(t *testing.T) {
 	for i := range 100 {
 		flat = append(flat, &load.Result{Scheduled: time.Duration(i), FirstToken: time.Duration(i) + 5, LastToken: time.Duration(i) + 5, End: time.Duration(i) + 5, Count: load.CountUnknown})
 	}
-	if got := Compare(Sample{"a", l, flat}, Sample{"b", l, flat}, Comparing{}); got.Verdict.Outcome != evidence.Pass || len(got.Changes) != 4 {
+	if got := Compare(Sample{Name: "a", Load: l, Results: flat}, Sample{Name: "b", Load: l, Results: flat}, Comparing{}); got.Verdict.Outcome != evidence.Pass || len(got.Changes) != 4 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -155,7 +155,7 @@ func TestCompareKnowsThatNeighboursAreAlike(t *testing.T) {
 			r.LastToken += d
 			r.End += d
 		}
-		return Sample{"x", &Load{Shape: Constant, Rate: 10}, out}
+		return Sample{Name: "x", Load: &Load{Shape: Constant, Rate: 10}, Results: out}
 	}
 	worse := 0
 	for i := range uint64(40) {

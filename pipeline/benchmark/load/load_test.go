@@ -595,7 +595,8 @@ func TestCodec(t *testing.T) {
 	if got, err := read(b.String()[:b.Len()-5]); err == nil || len(got) != 1 || !strings.Contains(err.Error(), "line 2") {
 		t.Errorf("a cut line: %d results, %v", len(got), err)
 	}
-	for _, bad := range []string{`{"id":1}`, `{"id":1,"count":"chunks"}`, `{"id":1,"count":"usage","ttft":3}`} {
+	for _, bad := range []string{`{"id":1}`, `{"id":1,"count":"chunks"}`, `{"id":1,"count":"usage","ttft":3}`,
+		`{"id":1,"count":"usage","steps":[99999999999]}`, `{"id":1,"count":"usage","output":-1}`, `{"id":1,"count":"usage","end_ns":-5}`} {
 		if _, err := read(bad); err == nil {
 			t.Errorf("%s was accepted", bad)
 		}

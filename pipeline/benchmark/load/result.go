@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 )
 
@@ -178,8 +179,27 @@ func Read(in io.Reader, fn func(*Result) error) error {
 		if r.Count != CountUsage && r.Count != CountUnknown {
 			return fmt.Errorf("reading results: line %d: count %q is neither %s nor %s", n, r.Count, CountUsage, CountUnknown)
 		}
+		if err := r.believable(); err != nil {
+			return fmt.Errorf("reading results: line %d: %w", n, err)
+		}
 		return fn(r)
 	})
+}
+
+// believable holds what a file says to what can be.
+func (r *Result) believable() error {
+	const most = 1 << 24 // tokens of one answer
+	for _, n := range append([]int{r.Input, r.Output, r.FirstTokens, r.Events}, r.Steps...) {
+		if n < 0 || n > most {
+			return fmt.Errorf("a count of %d, want 0 to %d", n, most)
+		}
+	}
+	for _, d := range append([]time.Duration{r.Scheduled, r.Sent, r.FirstByte, r.FirstToken, r.FirstAnswer, r.LastToken, r.End}, r.Gaps...) {
+		if d < 0 || d > math.MaxInt64/4 {
+			return fmt.Errorf("a time of %d ns", d)
+		}
+	}
+	return nil
 }
 
 // lines calls fn for each line that is not empty, with its number from 1.
