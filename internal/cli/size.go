@@ -91,8 +91,9 @@ Nothing is measured here. --run calibrates the model with what a run measured,
 // sizePlan is a register with what was asked of it.
 type sizePlan struct {
 	file   *sizing.Register
-	whatIf []sizing.Setting
-	base   *sizing.Sheet // without what-ifs
+	of     sizing.Case      // the one that was asked for; none: the register itself
+	whatIf []sizing.Setting // on top of it
+	base   *sizing.Sheet    // without what-ifs
 	sheet  *sizing.Sheet
 }
 
@@ -111,7 +112,7 @@ func (e *env) planSize(ctx context.Context, path string, f sizeFlags) (*sizePlan
 	if !ok {
 		return nil, usage("%s has no case %q; it has: %s", path, f.name, strings.Join(caseNames(file), ", "))
 	}
-	p.whatIf = slices.Clone(c.Set)
+	p.of = c
 	for _, text := range f.whatIf {
 		s, err := config.WhatIf(file, text)
 		if err != nil {
@@ -124,11 +125,14 @@ func (e *env) planSize(ctx context.Context, path string, f sizeFlags) (*sizePlan
 		return nil, err
 	}
 	p.whatIf = append(p.whatIf, measured...)
-	if p.sheet, err = file.Sheet("", p.whatIf...); err != nil {
+	if p.sheet, err = file.Sheet(c.Name, p.whatIf...); err != nil {
 		return nil, usage("%s: %w", path, err)
 	}
 	return p, nil
 }
+
+// set is what differs from the register, the later the stronger.
+func (p *sizePlan) set() []sizing.Setting { return slices.Concat(p.of.Set, p.whatIf) }
 
 func caseNames(r *sizing.Register) (out []string) {
 	for _, c := range r.Cases {
@@ -203,6 +207,9 @@ func (e *env) sizeGPUs() error {
 }
 
 func (e *env) claims(p *sizePlan) error {
+	if p.of.Name != "" {
+		return usage("--case does not go with --claims: each claim names its own")
+	}
 	all, err := sizing.Check(p.file, p.whatIf...)
 	if err != nil {
 		return usage("%w", err)
@@ -252,7 +259,7 @@ func (e *env) report(p *sizePlan, all bool) error {
 	out := sized{Name: p.file.Name, Assumptions: p.settled(), Advice: sizing.Recommend(p.sheet)}
 	for _, n := range p.sheet.Numbers {
 		out.Numbers = append(out.Numbers, numbered{n, n.Text(), p.sheet.Substituted(n), p.sheet.RestsOn(n.Key), p.sheet.RowsOf(n.Key)})
-		if was, ok := p.base.Find(n.Key); ok && len(p.whatIf) > 0 && was.Value != n.Value {
+		if was, ok := p.base.Find(n.Key); ok && len(p.set()) > 0 && was.Value != n.Value {
 			out.Changed = append(out.Changed, changed{n.Key, was.Value, n.Value})
 		}
 	}

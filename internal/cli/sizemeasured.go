@@ -16,7 +16,10 @@ import (
 
 // measured are the assumptions that a run or recorded usage replaces.
 func (e *env) measured(ctx context.Context, p *sizePlan, f sizeFlags) (out []sizing.Setting, err error) {
-	in, err := p.base.In.With(p.whatIf...)
+	in, err := p.base.In.With(p.of.Set...)
+	if err == nil {
+		in, err = in.With(p.whatIf...)
+	}
 	if err != nil {
 		return nil, usage("%w", err)
 	}

@@ -59,7 +59,7 @@ func minor(n sizing.Number) bool {
 
 func reportPage(pg page, p *sizePlan, out sized, all bool) {
 	summary(pg, p)
-	if len(p.whatIf) > 0 {
+	if len(p.set()) > 0 {
 		changes(pg, p, out.Changed)
 	}
 	advice(pg, p, out.Advice)
@@ -123,7 +123,7 @@ func summary(pg page, p *sizePlan) {
 
 func changes(pg page, p *sizePlan, all []changed) {
 	pg.head("WHAT IF")
-	for _, s := range p.whatIf {
+	for _, s := range p.set() {
 		k, _ := sizing.FindKey(s.Key)
 		was := "not set"
 		if v, _, ok := p.base.In.Value(s.Key); ok {

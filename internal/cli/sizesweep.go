@@ -37,7 +37,7 @@ func (e *env) sweep(p *sizePlan, text, show string) error {
 			return usage("--sweep %w", err)
 		}
 		row := swept{Value: strings.TrimSpace(v), Numbers: map[string]float64{}}
-		sheet, err := p.file.Sheet("", append(slices.Clone(p.whatIf), s)...)
+		sheet, err := p.file.Sheet(p.of.Name, append(slices.Clone(p.whatIf), s)...)
 		if err != nil {
 			row.Error = err.Error()
 		} else {
