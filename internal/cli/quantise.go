@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -18,6 +20,7 @@ import (
 
 func newQuantiseCmd(e *env) *cobra.Command {
 	var o quantise.Options
+	var cal quantise.Calibration
 	var out, memory, scales string
 	var dry bool
 	c := &cobra.Command{
@@ -48,7 +51,11 @@ headers only. --tp refuses what an engine could not split over so many GPUs.
 
 --scales is a table in JSON: {"activations": {MODULE: SCALE}, "kv": {ATTENTION:
 {"k": SCALE, "v": SCALE}}}. A table with "kv" makes engines keep their cache in
-fp8.
+fp8. llmops quantise scales measures one.
+
+--method gptq or awq chooses codes by what they do to the output. llm-compressor does
+it, in the Python that --python names, over the texts of --data; it wants a GPU. What it
+makes is held against the source before it appears.
 
 ` + exitHelp,
 		Args: cobra.ExactArgs(1),
@@ -69,7 +76,7 @@ fp8.
 			if err != nil {
 				return err
 			}
-			rep, err := quantise.Run(cmd.Context(), args[0], out, o, e.bytes())
+			rep, err := e.quantise(cmd.Context(), args[0], out, o, cal)
 			if err != nil {
 				return err
 			}
@@ -83,7 +90,66 @@ fp8.
 	c.Flags().StringVar(&memory, "memory", "1GiB", "the most that buffers may take")
 	c.Flags().IntVar(&o.TensorParallel, "tp", 1, "over how many GPUs the engine will split each matrix")
 	c.Flags().BoolVar(&dry, "dry-run", false, "say what would become of each tensor")
-	c.AddCommand(newQuantiseDiffCmd(e))
+	c.Flags().StringVar(&cal.Method, "method", "", "gptq or awq; default: the nearest code")
+	calibrationFlags(c, &cal)
+	c.AddCommand(newQuantiseDiffCmd(e), newQuantiseScalesCmd(e))
+	return c
+}
+
+func calibrationFlags(c *cobra.Command, cal *quantise.Calibration) {
+	c.Flags().StringVar(&cal.Data, "data", "", "texts to run the model over: JSON lines with \"text\" or \"messages\"")
+	c.Flags().StringVar(&cal.Python, "python", "python3", "an interpreter that has llmcompressor")
+	c.Flags().IntVar(&cal.Samples, "samples", 512, "how many lines of --data")
+	c.Flags().IntVar(&cal.Length, "length", 2048, "tokens of each")
+}
+
+// quantise finds the nearest codes, or has a method find others.
+func (e *env) quantise(ctx context.Context, src, out string, o quantise.Options, cal quantise.Calibration) (quantise.Report, error) {
+	if cal.Method == "" {
+		if cal.Data != "" {
+			return quantise.Report{}, usage("--data is for a --method: the nearest code needs none")
+		}
+		return quantise.Run(ctx, src, out, o, e.bytes())
+	}
+	if cal.Data == "" {
+		return quantise.Report{}, usage("--method %s needs --data", cal.Method)
+	}
+	cal.Log = e.err
+	return quantise.Calibrate(ctx, src, out, o, cal)
+}
+
+func newQuantiseScalesCmd(e *env) *cobra.Command {
+	var o quantise.Options
+	var cal quantise.Calibration
+	var kv bool
+	c := &cobra.Command{
+		Use:   "scales DIR --data FILE",
+		Short: "Measure scales of activations and of the cache",
+		Long: `Scales runs the model in DIR over the texts of --data and prints a table for --scales
+of llmops quantise. llm-compressor does it, in the Python that --python names.
+
+  llmops quantise scales ./weights --data traffic.jsonl --kv > scales.json
+  llmops quantise ./weights --scheme fp8-static --scales scales.json --out ./weights-fp8
+
+` + exitHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cal.Data == "" {
+				return usage("quantise scales needs --data")
+			}
+			cal.Log = e.err
+			s, err := quantise.MeasureScales(cmd.Context(), args[0], o, kv, cal)
+			if err != nil {
+				return err
+			}
+			enc := json.NewEncoder(e.out)
+			enc.SetIndent("", "  ")
+			return enc.Encode(s)
+		},
+	}
+	calibrationFlags(c, &cal)
+	c.Flags().StringArrayVar(&o.Keep, "keep", nil, "a module that will stay as it is, or re: and a pattern; may be repeated")
+	c.Flags().BoolVar(&kv, "kv", false, "of the cache as well")
 	return c
 }
 

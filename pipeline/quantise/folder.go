@@ -132,13 +132,7 @@ func writeFile(name string, b []byte) error {
 }
 
 // syncDir makes the names in dir durable.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
+func syncDir(dir string) error { return syncFile(dir) }
 
 // writeSums writes the digests of files to dir and returns the file that has them.
 func writeSums(dir string, files []model.File) (model.File, error) {
@@ -152,9 +146,14 @@ func writeSums(dir string, files []model.File) (model.File, error) {
 	return model.File{Path: sumsName, Size: int64(b.Len()), Digest: model.DigestOf([]byte(b.String()))}, nil
 }
 
-// config writes config.json with what an engine must know of the scheme, in the
-// place where all of them look first.
+// config writes config.json with what an engine must know of the scheme.
 func config(src, dst string, o Options, steps []Step) error {
+	return writeConfig(src, dst, schemes[o.Scheme].config(ignored(steps), o.Scales != nil && len(o.Scales.KV) > 0))
+}
+
+// writeConfig writes the source's config.json with quant, in the place where all
+// engines look first.
+func writeConfig(src, dst string, quant map[string]any) error {
 	b, err := os.ReadFile(filepath.Join(src, "config.json"))
 	if err != nil {
 		return err
@@ -171,10 +170,18 @@ func config(src, dst string, o Options, steps []Step) error {
 		}
 	}
 	delete(c, "compression_config")
-	c["quantization_config"] = schemes[o.Scheme].config(ignored(steps), o.Scales != nil && len(o.Scales.KV) > 0)
+	c["quantization_config"] = quant
 	out, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
 		return err
 	}
 	return writeFile(filepath.Join(dst, "config.json"), append(out, '\n'))
+}
+
+func syncFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
