@@ -19,7 +19,8 @@ type Measured struct {
 // Calibrate is the end-to-end share at which the model gives what was measured. One
 // number cannot show which assumption was wrong, so the one is moved that stands for
 // all that the roofline leaves out. More than the roofline itself is refused: then
-// another assumption is too low, or the run was on something else.
+// another assumption is too low, or the run was on something else. What prompts took of
+// the steps is in the share too, so that it is rather too low than too high.
 func Calibrate(in Inputs, m Measured) (Setting, error) {
 	if err := in.check(); err != nil {
 		return Setting{}, err
