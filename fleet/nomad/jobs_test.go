@@ -33,6 +33,8 @@ func variablesOf(t *testing.T, file, pool, near, image string) string {
 		return `name = "q-v1"
 images = ["vllm/vllm-openai:v0.32.0", "ollama/ollama:0.17.4"]
 argv   = ["/usr/local/bin/llmops", "download", "/mnt/q", "--out", "/models"]`
+	case "calibrate":
+		return "name = \"q-v1\"\nimage = \"acme/calibrate:1\""
 	case "drill":
 		return "name = \"q-v1\"\nalias = \"q\""
 	case "watch", "benchmark-gpu", "dcgm-exporter":
@@ -66,7 +68,7 @@ argv   = ["/usr/local/bin/llmops", "download", "/mnt/q", "--out", "/models"]`
 func TestJobFiles(t *testing.T) {
 	c := agent(t)
 	names, err := fs.Glob(jobs.Files, "*.nomad.hcl")
-	if err != nil || len(names) < 13 {
+	if err != nil || len(names) < 15 {
 		t.Fatalf("%v, %v", names, err)
 	}
 	for _, name := range names {
