@@ -7,11 +7,13 @@ floor   wall over reading all and writing half of the same files, a kernel at a 
 peer    time and memory of model_free_ptq for the same files
 logits  the result in transformers with compressed-tensors and in the embedded engine,
         against the source
+data    GPTQ, and fp8-static with measured scales, by llm-compressor through llmops, in
+        the embedded engine
 cgroup  16 GiB in a control group of 1 GiB; a quarter of both without the disk for it"""
 import json, os, pathlib, shutil, statistics, struct, subprocess, sys, time, urllib.request
 
 here, work = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-mib, rounds, parts = int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:] or ["equal", "floor", "peer", "logits", "cgroup"]
+mib, rounds, parts = int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:] or ["equal", "floor", "peer", "logits", "data", "cgroup"]
 llmops, floor = here / ".venv/bin/llmops", here / ".venv/bin/quantisefloor"
 presets = {"fp8-dynamic": "FP8_DYNAMIC", "fp8-block": "FP8_BLOCK", "int8": "W8A8", "int8-weight": "W8A16", "int4": "W4A16"}
 kept = ["lm_head", "re:.*embed_tokens"]
@@ -315,15 +317,37 @@ def vllm(path, prompts):
     return "not supported by this build: " + (why or ["no reason given"])[0].removesuffix(" Reasons:")[:100]
 
 
+freight = here / "../../examples/freight"
+
+
+def texts():
+    from transformers import AutoTokenizer
+    tok = AutoTokenizer.from_pretrained(freight / "weights")
+    return [tok(line)["input_ids"][:96] for line in list(open(freight / "traffic.jsonl"))[-8:]]
+
+
+def off(a, b):
+    return statistics.mean(abs(x - y) for p, q in zip(a, b) for x, y in zip(p, q))
+
+
+def data():
+    src, out, scales, prompts = freight / "weights", work / "out", work / "scales.json", texts()
+    parent = [engine(src, p) for p in prompts]
+    with_data = ["--data", freight / "traffic.jsonl", "--python", sys.executable, "--samples", 32, "--length", 128]
+    with open(scales, "w") as f:
+        subprocess.run([str(a) for a in [llmops, "quantise", "scales", src, "--kv", *with_data]], stdout=f, stderr=subprocess.DEVNULL, check=True)
+    for name, more in {"int4": ["int4"], "int4 by gptq": ["int4", "--method", "gptq", *with_data], "fp8-dynamic": ["fp8-dynamic"], "fp8-static, fp8 cache": ["fp8-static", "--scales", scales]}.items():
+        clear(out)
+        wall, _, peak = run([llmops, "quantise", src, "--out", out, "--scheme", *more])
+        say(f"data     {name:22} to the source in the engine {off([engine(out, p) for p in prompts], parent):.4f} nats; {wall:.1f} s")
+    clear(out)
+
+
 def logits():
     import torch
     from transformers import AutoModelForCausalLM
 
-    src, out = here / "../../examples/freight/weights", work / "out"
-    text = [json.loads(line) for line in open(here / "../../examples/freight/traffic.jsonl")][:8]
-    from transformers import AutoTokenizer
-    tok = AutoTokenizer.from_pretrained(src)
-    prompts = [tok(json.dumps(t))["input_ids"][:96] for t in text]
+    src, out, prompts = freight / "weights", work / "out", texts()
 
     def hf(path):
         m = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
@@ -333,9 +357,6 @@ def logits():
                 l = torch.log_softmax(m(torch.tensor([p])).logits[0].float(), -1)
             got.append([l[i, t].item() for i, t in enumerate(p[1:])])
         return got
-
-    def off(a, b):
-        return statistics.mean(abs(x - y) for p, q in zip(a, b) for x, y in zip(p, q))
 
     parent, ours, theirs = hf(src), [engine(src, p) for p in prompts], vllm(src, prompts)
     n = sum(len(p) for p in parent)
@@ -360,6 +381,6 @@ def logits():
 
 
 for part in parts:
-    {"equal": equal, "floor": floors, "peer": peer, "logits": logits, "cgroup": cgroup}[part]()
+    {"equal": equal, "floor": floors, "peer": peer, "logits": logits, "data": data, "cgroup": cgroup}[part]()
 if failed:
     raise SystemExit("failed: " + ", ".join(failed))

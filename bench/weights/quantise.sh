@@ -5,7 +5,7 @@
 #
 #   bench/weights/quantise.sh [MIB [ROUNDS [PART...]]]
 #
-# PART is one of equal, floor, peer, logits, cgroup; default: all.
+# PART is one of equal, floor, peer, logits, data, cgroup; default: all.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 [ -x "$here/.venv/bin/python" ] || python3 -m venv "$here/.venv"
