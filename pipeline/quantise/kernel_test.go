@@ -288,6 +288,26 @@ func TestResidueIsTheError(t *testing.T) {
 	}
 }
 
+// A strip is encoded into memory that is there.
+func TestEncodeAllocatesNothing(t *testing.T) {
+	for _, set := range sets() {
+		for _, name := range []string{FP8Dynamic, FP8Block, Int8, Int4} {
+			s := &strip{to: schemes[name], kernel: kernel{fast: set}}
+			s.kernel.set(safetensors.BF16)
+			s.raw = make([]byte, 2*128*257)
+			allocs := testing.AllocsPerRun(10, func() {
+				if _, err := s.encode(257, 0, 0); err != nil {
+					t.Fatal(err)
+				}
+				s.packed()
+			})
+			if allocs > 0 {
+				t.Errorf("%s %s: %v allocations a strip", set.name, name, allocs)
+			}
+		}
+	}
+}
+
 func BenchmarkKernels(b *testing.B) {
 	for _, set := range sets() {
 		for _, d := range floats {
