@@ -987,3 +987,45 @@ func TestUsageOnEachEvent(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+type closing struct {
+	http.RoundTripper
+	left int
+}
+
+func (c *closing) RoundTrip(r *http.Request) (*http.Response, error) {
+	if c.left--; c.left >= 0 {
+		return nil, errors.New(idleClosed)
+	}
+	return c.RoundTripper.RoundTrip(r)
+}
+
+// A kept connection that the server closed meanwhile is no failure of the request;
+// llama.cpp's server closes them after five seconds. One that fails in any other way
+// is, and is not sent again.
+func TestClosedIdleConnection(t *testing.T) {
+	var served atomic.Int32
+	srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if served.Add(1) == 2 {
+			panic(http.ErrAbortHandler)
+		}
+		s := openai.NewWriter(w)
+		s.Send(delta(openai.Delta{Content: "a"}))
+		s.Done()
+	})
+	client := NewClient()
+	client.Transport = &closing{client.Transport, 2}
+	var got []*Result
+	if _, err := Run(t.Context(), HTTP(srv.URL, client, nil), Trace([]time.Duration{0}), func(int) (*Request, error) { return chat(t), nil }, Options{}, func(r *Result) { got = append(got, r) }); err != nil {
+		t.Fatal(err)
+	}
+	if !got[0].OK() || served.Load() != 1 || got[0].FirstToken == 0 {
+		t.Errorf("%d served, %+v", served.Load(), got[0])
+	}
+	if _, err := Run(t.Context(), HTTP(srv.URL, client, nil), Trace([]time.Duration{0}), func(int) (*Request, error) { return chat(t), nil }, Options{}, func(r *Result) { got = append(got, r) }); err != nil {
+		t.Fatal(err)
+	}
+	if got[1].Kind != KindConnect || served.Load() != 2 {
+		t.Errorf("%d served, %+v", served.Load(), got[1])
+	}
+}

@@ -23,6 +23,13 @@ const (
 	PathRerank   = "/v1/rerank"
 )
 
+// idleClosed ends the error of net/http for a kept connection that the server closed
+// before the request was written, and stale is how many of these a request may meet.
+const (
+	idleClosed = "http: server closed idle connection"
+	stale      = 5
+)
+
 // maxAnswer bounds an answer that is not a stream.
 const maxAnswer = 64 << 20
 
@@ -75,25 +82,39 @@ func NewClient() *http.Client {
 func HTTP(base string, client *http.Client, header http.Header) Target {
 	base = strings.TrimSuffix(strings.TrimSuffix(base, "/"), "/v1")
 	return func(ctx context.Context, r *Request, now func() time.Duration, res *Result) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+r.Path, bytes.NewReader(r.Body))
-		if err != nil {
+		var ans *http.Response
+		for range stale {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+r.Path, bytes.NewReader(r.Body))
+			if err != nil {
+				res.fail(KindConnect, err)
+				return
+			}
+			for k, v := range header {
+				req.Header[k] = v
+			}
+			req.Header.Set("Content-Type", "application/json")
+			if r.Conversation != "" {
+				req.Header.Set("X-Conversation-Id", r.Conversation)
+			}
+			if res.Sent == 0 {
+				res.Sent = now()
+			}
+			if ans, err = client.Do(req); err == nil {
+				res.Kind, res.Error = "", ""
+				break
+			}
 			res.fail(KindConnect, err)
-			return
+			// The server closed a kept connection while it was idle, and has not seen
+			// the request. That is no failure of its, and takes the time that it takes.
+			if !strings.HasSuffix(err.Error(), idleClosed) {
+				return
+			}
 		}
-		for k, v := range header {
-			req.Header[k] = v
-		}
-		req.Header.Set("Content-Type", "application/json")
-		if r.Conversation != "" {
-			req.Header.Set("X-Conversation-Id", r.Conversation)
-		}
-		res.Sent = now()
-		ans, err := client.Do(req)
-		if err != nil {
-			res.fail(KindConnect, err)
+		if ans == nil {
 			return
 		}
 		defer ans.Body.Close()
+		var err error
 		res.FirstByte, res.Status, res.Version = now(), ans.StatusCode, ans.Header.Get("Llmops-Version")
 		var p openai.Peek
 		switch {
