@@ -35,6 +35,9 @@ PORT = 18811
 URL = f"http://127.0.0.1:{PORT}"
 
 
+prefix = []  # before every command: --fifo
+
+
 def get(path):
     with urllib.request.urlopen(URL + path) as r:
         return json.load(r)
@@ -136,7 +139,7 @@ def spend(argv, work):
     """Runs argv on the client's core and gives the CPU seconds of all its processes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     env = dict(os.environ, HF_HUB_DISABLE_TELEMETRY="1", VLLM_NO_USAGE_STATS="1", TRANSFORMERS_VERBOSITY="error")
-    p = subprocess.run(["taskset", "-c", "1", *map(str, argv)], cwd=work, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240)
+    p = subprocess.run([*prefix, "taskset", "-c", "1", *map(str, argv)], cwd=work, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if p.returncode:
         raise RuntimeError(f"exit {p.returncode}: {p.stdout[-600:].decode(errors='replace')}")
@@ -162,7 +165,7 @@ def measure(name, rate, start, work):
 
 
 def ours(rate, work):
-    p = subprocess.run(["taskset", "-c", "1", work / "load", "send", "-to", URL, "-rate", str(rate), "-for", f"{SECONDS}s", "-tokens", str(TOKENS), "-results", work / "results.jsonl"],
+    p = subprocess.run([*prefix, "taskset", "-c", "1", work / "load", "send", "-to", URL, "-rate", str(rate), "-for", f"{SECONDS}s", "-tokens", str(TOKENS), "-results", work / "results.jsonl"],
                        stdout=subprocess.PIPE, check=True, env=dict(os.environ, GOMAXPROCS="1"))
     r = json.loads(p.stdout)
     return {"tool": "llmops", "asked_rate": rate, "rate": round(r["rate"], 2), "requests": r["requests"], "cpu_us_per_chunk": round(r["cpu_us_per_chunk"], 1),
@@ -172,7 +175,7 @@ def ours(rate, work):
 
 
 def serve(work, *argv):
-    s = subprocess.Popen(["taskset", "-c", "0", work / "load", "serve", "-listen", f"127.0.0.1:{PORT}", *argv], env=dict(os.environ, GOMAXPROCS="1"))
+    s = subprocess.Popen([*prefix, "taskset", "-c", "0", work / "load", "serve", "-listen", f"127.0.0.1:{PORT}", *argv], env=dict(os.environ, GOMAXPROCS="1"))
     while True:
         try:
             get("/stamps")
@@ -188,7 +191,9 @@ def main():
     ask.add_argument("--tools", default="llmops," + ",".join(TOOLS))
     ask.add_argument("--streams", type=int, default=10000, help="open at once, a token a second; 0: leave out")
     ask.add_argument("--rounds", type=int, default=3, help="of ours; the least disturbed by its chunk error is shown")
+    ask.add_argument("--fifo", action="store_true", help="run server and generators before everything else on the machine (chrt -f 1, as root): on a busy one nothing else makes wall-clock figures mean anything")
     o = ask.parse_args()
+    prefix.extend(["chrt", "-f", "1"] if o.fifo else [])
     tools = o.tools.split(",")
     for t in [t for t in tools if t != "llmops" and not program(t)]:
         print(f"SKIPPED: {t} is not installed", file=sys.stderr)
@@ -230,7 +235,7 @@ def main():
         if o.streams and "llmops" in tools:
             server = serve(work, "-first", "1s", "-gap", "1s")
             try:
-                p = subprocess.run(["taskset", "-c", "1", work / "load", "send", "-to", URL, "-streams", str(o.streams), "-for", "30s", "-tokens", "30"],
+                p = subprocess.run([*prefix, "taskset", "-c", "1", work / "load", "send", "-to", URL, "-streams", str(o.streams), "-for", "30s", "-tokens", "30"],
                                    stdout=subprocess.PIPE, check=True, env=dict(os.environ, GOMAXPROCS="1"))
                 print(p.stdout.decode().strip(), flush=True)
             finally:

@@ -3,6 +3,7 @@ package load
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -296,6 +297,49 @@ func TestTraps(t *testing.T) {
 			s.Send(delta(openai.Delta{Content: "a"}))
 			s.Done()
 		}, func(r *Result, g []time.Duration) bool { return r.FirstToken < g[0] && r.FirstAnswer >= g[0] }},
+		{"reasoning has two names", func(s *openai.Writer, gate func()) {
+			s.Send(delta(openai.Delta{ReasoningContent: "hm"}))
+			gate()
+			s.Send(delta(openai.Delta{Content: "a"}))
+			s.Done()
+		}, func(r *Result, g []time.Duration) bool { return r.FirstToken < g[0] && r.FirstAnswer >= g[0] }},
+		{"reasoning that is cut off has a TTFT and no TTFO", func(s *openai.Writer, gate func()) {
+			gate()
+			s.Send(delta(openai.Delta{Reasoning: "hm"}))
+			s.Done()
+		}, func(r *Result, _ []time.Duration) bool {
+			_, first := r.TTFT()
+			_, answer := r.TTFO()
+			return first && !answer
+		}},
+		{"null is no text", func(s *openai.Writer, gate func()) {
+			s.Send(json.RawMessage(`{"choices":[{"delta":{"role":"assistant","content":null}}]}`))
+			gate()
+			s.Send(delta(openai.Delta{Content: "a"}))
+			s.Done()
+		}, func(r *Result, g []time.Duration) bool { return r.FirstToken >= g[0] && r.Events == 1 }},
+		{"a completion is timed as a chat is", func(s *openai.Writer, gate func()) {
+			s.Send(json.RawMessage(`{"choices":[{"index":0,"text":""}]}`))
+			gate()
+			s.Send(json.RawMessage(`{"choices":[{"index":0,"text":"a"}]}`))
+			s.Send(usage(1))
+			s.Done()
+		}, func(r *Result, g []time.Duration) bool {
+			return r.FirstToken >= g[0] && r.LastToken == r.FirstToken && r.FirstAnswer == r.FirstToken
+		}},
+		{"usage in the middle is not the end's", func(s *openai.Writer, gate func()) {
+			gate()
+			c := delta(openai.Delta{Content: "a"})
+			c.Usage = &openai.Usage{PromptTokens: 9, CompletionTokens: 1}
+			s.Send(c)
+			s.Send(delta(openai.Delta{Content: "b"}))
+			s.Send(delta(openai.Delta{Content: "c"}))
+			s.Send(usage(3))
+			s.Done()
+		}, func(r *Result, _ []time.Duration) bool {
+			// The events between say nothing of their own: no ITL is made up.
+			return r.Output == 3 && r.FirstTokens == 1 && !r.counted()
+		}},
 		{"usage does not extend the end", func(s *openai.Writer, gate func()) {
 			s.Send(delta(openai.Delta{Content: "a"}))
 			s.Send(delta(openai.Delta{Content: "b"}))
