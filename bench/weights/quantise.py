@@ -197,7 +197,7 @@ def levels():
 
 
 def floors():
-    src = work / "big"
+    src = work / f"big-{mib}"
     big(src, mib, 4)
     gib, cores = size(src) / 2**30, os.sched_getaffinity(0)
     places = {"disk": work}
@@ -208,32 +208,30 @@ def floors():
         for n in sorted({1, min(2, len(cores))}):
             pin = dict(preexec_fn=lambda: os.sched_setaffinity(0, sorted(cores)[:n]))
             out = at / "out"
+            # Slow, and not what is close: once is enough.
+            known = {l: debug for l, debug in levels().items() if l != "go" or n == 1 and at != work or len(places) == 1}
             took = {}
             for r in range(rounds):
                 for f in src.glob("*.safetensors"):  # warm
                     subprocess.run(["cat", f], stdout=subprocess.DEVNULL)
                 runs = {"floor": ([floor, "--in", src, "--out", out], ""), "floor with digests": ([floor, "--in", src, "--out", out, "--digests"], "")}
-                for l, debug in levels().items() if r == 0 else known.items():
-                    runs[l] = ([llmops, "quantise", src, "--scheme", "fp8-dynamic", "--out", out], debug)
-                known = {l: d for l, (_, d) in runs.items() if not l.startswith("floor")}
+                runs |= {l: ([llmops, "quantise", src, "--scheme", "fp8-dynamic", "--out", out], debug) for l, debug in known.items() if l != "go" or r == 0}
                 for name, (argv, debug) in runs.items():
-                    if name == "go" and r > 0:
-                        continue  # slow, and not what is close
                     clear(out)
                     subprocess.run(["sync"])
                     took.setdefault(name, []).append(run(argv, env=dict(os.environ, GODEBUG=debug), **pin))
             clear(out)
-            wall = {k: statistics.median(x[0] for x in v) for k, v in took.items()}
-            cpu = {k: statistics.median(x[1] for x in v) for k, v in took.items()}
-            for k in wall:
-                ratio = "" if k.startswith("floor") else f", wall {wall[k] / wall['floor']:.2f} of the floor, {wall[k] / wall['floor with digests']:.2f} with its digests"
-                say(f"floor    {place}, {n} core{'s' * (n > 1)}, {gib:.2f} GiB: {k:18} {wall[k]:6.2f} s, {cpu[k]:6.2f} CPU s{ratio}")
+            # Ratios of runs that followed each other, so that a busy machine is in both.
+            ratio = lambda k, to, i: statistics.median(x[i] / y[i] for x, y in zip(took[k], took[to]))
+            for k, v in took.items():
+                more = "" if k.startswith("floor") else ", " + ", ".join(f"wall {ratio(k, to, 0):.2f} CPU {ratio(k, to, 1):.2f} of the {to}" for to in ("floor", "floor with digests"))
+                say(f"floor    {place}, {n} core{'s' * (n > 1)}, {gib:.2f} GiB: {k:18} {statistics.median(x[0] for x in v):6.2f} s, {statistics.median(x[1] for x in v):6.2f} CPU s{more}")
         if at != work:
             clear(at)
 
 
 def peer():
-    src, out = work / "big", work / "out"
+    src, out = work / f"big-{mib}", work / "out"
     big(src, mib, 4)
     code = f"from llmcompressor import model_free_ptq; model_free_ptq({str(src)!r}, {str(out)!r}, scheme='FP8_DYNAMIC', ignore={kept!r}, device='cpu')"
     for name, argv in {"model_free_ptq": [sys.executable, "-c", code], "llmops": [llmops, "quantise", src, "--scheme", "fp8-dynamic", "--out", out]}.items():
@@ -259,7 +257,7 @@ def cgroup():
         (group / limit).write_text(str(memory << 20))
     except OSError as e:
         return say(f"cgroup   skipped: no control group to be had: {e}")
-    src, out = work / ("huge" if mib > 4096 else "big"), work / "out"
+    src, out = work / f"big-{mib}", work / "out"
     big(src, mib, 4)
     clear(out)
     try:
