@@ -301,8 +301,11 @@ func (x *bench) makeSource(ctx context.Context, changed func(string) bool) error
 			return &exitError{exitUsage, err}
 		}
 	}
-	if _, err := makeOne(b.prompt, b.trace); err != nil {
-		return &exitError{exitUsage, err}
+	if b.trace == "" {
+		// Lengths that cannot be are told before anything is sent.
+		if _, err := m.Next(0); err != nil {
+			return &exitError{exitUsage, err}
+		}
 	}
 	x.source = prompt.Ahead(make, ahead, ctx.Done())
 	return nil
@@ -310,18 +313,6 @@ func (x *bench) makeSource(ctx context.Context, changed func(string) bool) error
 
 // ahead is how many requests are made before they are due.
 const ahead = 256
-
-// makeOne tells early that no request can be made.
-func makeOne(o prompt.Options, trace string) (*load.Request, error) {
-	if trace != "" {
-		return nil, nil
-	}
-	m, err := prompt.New(o)
-	if err != nil {
-		return nil, err
-	}
-	return m.Next(0)
-}
 
 // replay reads the trace and completes the load.
 func (x *bench) replay(m *prompt.Maker, changed func(string) bool) (load.Source, error) {

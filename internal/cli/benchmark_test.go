@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -28,6 +29,11 @@ func answering(t *testing.T, seen func(n int, body []byte, h http.Header)) strin
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"m","owned_by":"test","meta":{"n":1}}]}`)
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintf(w, "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total %d\n", 2*n)
 	})
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -79,6 +85,9 @@ func TestBenchmarkSendsWhatItMeasures(t *testing.T) {
 	if code != exitDone || len(bodies) != 40 {
 		t.Fatalf("exit %d, %d different requests: %s", code, len(bodies), stderr)
 	}
+	if len(rec.Checks) != 1 || !rec.Checks[0].OK {
+		t.Errorf("against the server's counter: %+v", rec.Checks)
+	}
 	if rec.System.Model != "m" || rec.System.Engine != "test" || rec.State != benchmark.Done || rec.Points[0].Stats.Sent != 40 {
 		t.Errorf("%+v", rec)
 	}
@@ -98,7 +107,7 @@ func TestBenchmarkInterrupted(t *testing.T) {
 	})
 	dir := filepath.Join(t.TempDir(), "out")
 	code, rec, _ := runBench(ctx, t, t.TempDir(), "--url", url, "--rate", "200", "--for", "10m", "--warmup", "0s", "--input-tokens", "5", "--output-tokens", "2", "--slo", "ttft=1h", "--out", dir)
-	if code != exitInconclusive || rec.State != benchmark.Stopped || rec.Verdict == nil || len(rec.Points) != 1 || !rec.Points[0].Stats.Stopped {
+	if code != exitInconclusive || rec.State != benchmark.Stopped || rec.Verdict == nil || len(rec.Points) != 1 || !rec.Points[0].Stats.Stopped || len(rec.Checks) != 1 {
 		t.Fatalf("exit %d, %+v", code, rec)
 	}
 	read, all, err := readBenchmark(dir)

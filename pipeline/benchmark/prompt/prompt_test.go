@@ -101,6 +101,18 @@ func TestLengthsAreExact(t *testing.T) {
 	}
 }
 
+// A length that cannot be met is said, and not met nearly.
+func TestNoExactLength(t *testing.T) {
+	o := exact(t)
+	o.Input = Mix{{65, 65, 1}}
+	m := maker(t, o)
+	m.words = []string{"xylophone"} // of several tokens here
+	r, err := m.Next(0)
+	if err == nil && tokens(t, o, decode(t, r)) != 65 || err != nil && !strings.Contains(err.Error(), "no prompt of exactly 65 tokens") && !strings.Contains(err.Error(), "cannot be") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestSeedDecides(t *testing.T) {
 	o := exact(t)
 	o.Input = Mix{{64, 64, 1}}
