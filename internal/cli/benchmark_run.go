@@ -528,7 +528,7 @@ func (x *bench) count(r *load.Result) {
 	x.input += r.Input
 	x.cached += r.Cached
 	if !r.OK() {
-		x.failed++
+		x.failed++ // cancelled ones too: tokens of theirs were counted by the server alone
 	}
 }
 

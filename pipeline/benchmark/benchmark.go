@@ -118,7 +118,7 @@ func Sweep(ctx context.Context, bases []string, requests []*load.Request, o Opti
 // failure is what was first heard of a request that failed.
 func failure(results []*load.Result) string {
 	for _, r := range results {
-		if !r.OK() {
+		if !r.OK() && r.Kind != load.KindCancelled {
 			return string(r.Kind) + ": " + r.Error
 		}
 	}
@@ -199,6 +199,9 @@ func Chat(model string, output int, m []openai.Message) (*load.Request, error) {
 
 func count(results []*load.Result, c slo.Class) (v Over) {
 	for _, r := range results {
+		if r.Kind == load.KindCancelled { // by the run's own stop, which is no fault of the server
+			continue
+		}
 		v.ErrorsOf++
 		if !r.OK() {
 			v.Errors++

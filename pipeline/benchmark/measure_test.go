@@ -86,7 +86,22 @@ func TestStoppedIsNoPass(t *testing.T) {
 		if err != nil || len(rs) < 299 || !p.Stats.Stopped {
 			t.Fatalf("%d results, %+v, %v", len(rs), p.Stats, err)
 		}
-		if v := Holds(p, c, ""); v.Outcome != evidence.Inconclusive || p.Over.TTFT > 1 {
+		if v := Holds(p, c, ""); v.Outcome != evidence.Inconclusive || p.Over.TTFT > 0 {
+			t.Errorf("%+v", v)
+		}
+		// What the stop cut off is no failure of the server's.
+		hang := func(ctx context.Context, _ *load.Request, now func() time.Duration, res *load.Result) {
+			res.Sent = now()
+			<-ctx.Done()
+			res.Kind, res.Error = load.KindStream, "cut"
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(30*time.Second, cancel)
+		p, rs, err = Measure(ctx, hang, one, Load{Shape: Constant, Rate: 10, For: time.Hour}, Measuring{SLO: c})
+		if err != nil || len(rs) < 299 || p.Over.ErrorsOf != 0 || p.Summary.Attempted != 0 || p.Summary.Failed[load.KindCancelled] < 299 || p.Failure != "" {
+			t.Errorf("%d results, %+v, %v", len(rs), p, err)
+		}
+		if v := Holds(p, c, ""); v.Outcome != evidence.Inconclusive {
 			t.Errorf("%+v", v)
 		}
 	})

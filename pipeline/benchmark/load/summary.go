@@ -129,9 +129,9 @@ type Summary struct {
 	Method    string        `json:"method"`
 	Window    time.Duration `json:"window_ns"`
 	From      time.Duration `json:"from_ns,omitempty"` // where the window begins
-	Attempted int           `json:"attempted"`
+	Attempted int           `json:"attempted"`         // without those that the run's own stop cut off
 	Done      int           `json:"done"`
-	Failed    map[Kind]int  `json:"failed,omitempty"`
+	Failed    map[Kind]int  `json:"failed,omitempty"` // with them, as KindCancelled
 
 	TTFT     Dist `json:"ttft"`      // from the scheduled arrival
 	TTFTSent Dist `json:"ttft_sent"` // from sending
@@ -208,6 +208,10 @@ func SummariseIn(w Window, results []*Result, stats Stats, slo SLO) Summary {
 			})
 		}
 		if !whole && !w.holds(r.Scheduled) {
+			continue
+		}
+		if r.Kind == KindCancelled {
+			s.Failed[r.Kind]++
 			continue
 		}
 		s.Attempted++
