@@ -41,7 +41,7 @@ func TestCanaryStateFitsTheHead(t *testing.T) {
 			s.Guards[g].Harm.Logs[i] = -12345.678901234567
 		}
 	}
-	b, err := json.Marshal(canarySaved{p, s, math.MaxUint32})
+	b, err := json.Marshal(canarySaved{p, s, math.MaxUint32, math.MaxUint32})
 	if err != nil || len(b) > maxState {
 		t.Errorf("%d bytes, at most %d, %v", len(b), maxState, err)
 	}
@@ -61,6 +61,7 @@ func TestCanaryThatWasReturned(t *testing.T) {
 		doc   route.Doc
 		want  bool
 	}{
+		{"rolled back before the first look", 0, route.Fallback(leased), true},
 		{"as it was left", 3, leased, false},
 		{"claimed by a driver that died", 3, route.Claim(leased, "r"), false},
 		{"rolled back", 3, route.Fallback(leased), true},

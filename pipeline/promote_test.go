@@ -87,12 +87,12 @@ func TestPromoteStopsWhatTheRouteNoLongerNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &Attempt{Deps: d, Spec: Spec{Name: "a.model", Standby: time.Hour}, Run: run, Stage: StagePromote, j: j}
-	epoch, err := claimRoute(t.Context(), a)
+	claimed, err := claimRoute(t.Context(), a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	finished(t, j, StageDeploy, DeployOutput{Parent: Arm{Version: Version{Name: "v1"}}, Candidate: Arm{Version: Version{Name: "v2"}}})
-	finished(t, j, StageCanary, CanaryOutput{Epoch: epoch})
+	finished(t, j, StageCanary, CanaryOutput{Epoch: claimed.Epoch})
 	v, err := runPromote(t.Context(), a)
 	if err != nil || v.Outcome != evidence.Pass {
 		t.Fatalf("%+v, %v", v, err)

@@ -62,13 +62,13 @@ func stopTraffic(ctx context.Context, a *Attempt) error {
 	return deploy.Down(ctx, a.Deps.Scheduler, name)
 }
 
-// claimRoute takes the route for the run and returns the epoch to write under.
-func claimRoute(ctx context.Context, a *Attempt) (uint64, error) {
+// claimRoute takes the route for the run and returns it, with the epoch to write under.
+func claimRoute(ctx context.Context, a *Attempt) (route.Doc, error) {
 	if err := a.Intent(ctx, "take the route", nil); err != nil {
-		return 0, err
+		return route.Doc{}, err
 	}
 	d, _, err := a.control().Change(ctx, func(d route.Doc) (route.Doc, error) { return route.Claim(d, a.Run), nil })
-	return d.Epoch, err
+	return d, err
 }
 
 // arms reads what was deployed and the route. live says that the candidate is
@@ -99,14 +99,14 @@ func runShadow(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := startTraffic(ctx, a); err != nil {
 		return evidence.Verdict{}, err
 	}
-	epoch, err := claimRoute(ctx, a)
+	claimed, err := claimRoute(ctx, a)
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
 	p := canary.ShadowPolicy{Stable: dep.Stable.Version.Name, Candidate: dep.Candidate.Version.Name, Share: a.Spec.Shadow.Share, For: a.Spec.Shadow.For,
 		Max: a.Spec.Canary.Max, SLO: a.Spec.SLO, Same: a.Spec.Change == Infra && a.Spec.Task == ""}
 	began := a.Deps.Now()
-	res, err := canary.Shadow(ctx, a.control(), p, epoch, canary.Hooks{Intent: a.canaryIntent}, func(r canary.ShadowResult) {
+	res, err := canary.Shadow(ctx, a.control(), p, claimed.Epoch, canary.Hooks{Intent: a.canaryIntent}, func(r canary.ShadowResult) {
 		a.Progress(fmt.Sprintf("%d copies", r.Copies.Total().Done), int64(a.Deps.Now().Sub(began)), int64(p.For))
 	})
 	if lost(err) {
@@ -179,11 +179,12 @@ func contains(list []string, s string) bool {
 }
 
 // canarySaved is the running canary in the head. Epoch is the one that it holds
-// the route under.
+// the route under, Seq what the route's leases had been counted to before its first.
 type canarySaved struct {
 	Policy canary.Policy `json:"policy"`
 	State  canary.State  `json:"state"`
 	Epoch  uint64        `json:"epoch"`
+	Seq    uint64        `json:"seq"`
 }
 
 // CanaryOutput is what the canary leaves. Epoch is the route's, so that promote
@@ -223,13 +224,21 @@ func runCanary(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 		}
 		saved.Policy, saved.State = p, canary.Begin(p, now)
 	}
-	if saved.Epoch, err = claimRoute(ctx, a); err != nil {
+	claimed, err := claimRoute(ctx, a)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	if saved.Epoch = claimed.Epoch; !resumed {
+		saved.Seq = claimed.Seq
+	}
+	// Before anything is leased, so that whoever goes on can tell that it was.
+	if err := a.Save(ctx, saved); err != nil {
 		return evidence.Verdict{}, err
 	}
 	hooks := canary.Hooks{
 		Intent: a.canaryIntent,
 		Save: func(ctx context.Context, s canary.State) error {
-			return asTaken(a.Save(ctx, canarySaved{saved.Policy, s, saved.Epoch}))
+			return asTaken(a.Save(ctx, canarySaved{saved.Policy, s, saved.Epoch, saved.Seq}))
 		},
 		Tell: func(s canary.State, act canary.Action) { tellCanary(a, saved.Policy, s, act) },
 	}
@@ -245,11 +254,11 @@ func runCanary(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 }
 
 // returned tells whether somebody ended the lease of a canary that nobody drove:
-// they had their reasons, and it is not begun again. Before the first look there
-// may not have been one. A lower epoch is that of a route that was made anew
-// after everything had been taken down.
+// they had their reasons, and it is not begun again. That there was one, the route's
+// count of leases tells. A lower epoch is that of a route that was made anew after
+// everything had been taken down.
 func (s *canarySaved) returned(d route.Doc) bool {
-	return s.State.End == nil && s.State.Looks > 0 && d.Lease == nil && d.Epoch > s.Epoch
+	return s.State.End == nil && d.Lease == nil && d.Seq > s.Seq && d.Epoch > s.Epoch
 }
 
 func tellCanary(a *Attempt, p canary.Policy, s canary.State, act canary.Action) {

@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -205,9 +207,7 @@ func TestFaultsStoppedRouter(t *testing.T) {
 	}
 	const victim = "router-3"
 	pid := m.pid("--name " + victim)
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	freeze(t, pid)
 	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
 
 	// Some requests wait in the stopped router's queue; when they are chosen the
@@ -262,6 +262,8 @@ func TestFaultsStoppedRouter(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
+	// On a connection that was idle so long the server may just be hanging up.
+	http.DefaultClient.CloseIdleConnections()
 	n := m.versions(addrs[victim], 200)
 	waiting.Wait()
 	if n["v0"] != 200 || late["v0"] != 10 {
@@ -274,6 +276,29 @@ func TestFaultsStoppedRouter(t *testing.T) {
 	if s := m.status(); s.Aliases[0].Live != "v0" || len(s.Runs) != 0 || len(s.Jobs) != 4 {
 		t.Errorf("status is %+v", s)
 	}
+}
+
+// freeze stops a process and waits until all of its threads stand still: the kernel
+// tells one of them, which tells the others once it has a processor.
+func freeze(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	until(t, 10*time.Second, "every thread stands still", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("process %d: %v, %v", pid, threads, err)
+		}
+		for _, path := range threads {
+			b, err := os.ReadFile(path)
+			_, state, _ := strings.Cut(string(b), ") ")
+			if err == nil && !strings.HasPrefix(state, "T") {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // versions counts which versions a router gives to new conversations.
@@ -298,9 +323,7 @@ func TestFaultsStoppedRouterAtPromotion(t *testing.T) {
 	run := m.start(nil, m.onboard(file, "--routers", "2")...)
 	m.inCanary(run)
 	pid := m.pid("--name router-2")
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	freeze(t, pid)
 	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
 	if r := run.wait(); r.code != 0 || !strings.Contains(r.err, "routers [router-2] did not acknowledge") {
 		t.Fatalf("it exits %d: %s", r.code, r.err)
