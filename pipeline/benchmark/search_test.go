@@ -116,7 +116,7 @@ func TestCompare(t *testing.T) {
 		{"another rate", Sample{Name: "b", Load: &Load{Shape: Poisson, Rate: 20}, Results: base.Results}, evidence.Inconclusive},
 		{"an unknown load", Sample{Name: "b", Load: nil, Results: base.Results}, evidence.Inconclusive},
 	} {
-		got := Compare(base, c.b, Comparing{Seed: 1})
+		got := Compare(base, c.b, Comparing{Seed: 1, Draws: 300})
 		if got.Verdict.Outcome != c.want {
 			t.Errorf("%s: %+v", c.name, got)
 		}
@@ -125,7 +125,7 @@ func TestCompare(t *testing.T) {
 	for i := range 100 {
 		failed[4*i].Kind = load.KindStream
 	}
-	got := Compare(base, Sample{Name: "b", Load: l, Results: failed}, Comparing{Seed: 1})
+	got := Compare(base, Sample{Name: "b", Load: l, Results: failed}, Comparing{Seed: 1, Draws: 300})
 	if last := got.Changes[len(got.Changes)-1]; got.Verdict.Outcome != evidence.Fail || last.Name != "answered" || math.Abs(last.Verdict.Estimate-4.0/3) > 1e-9 {
 		t.Errorf("a quarter of the requests fails: %+v", got)
 	}
@@ -134,7 +134,7 @@ func TestCompare(t *testing.T) {
 	for i := range 100 {
 		flat = append(flat, &load.Result{Scheduled: time.Duration(i), FirstToken: time.Duration(i) + 5, LastToken: time.Duration(i) + 5, End: time.Duration(i) + 5, Count: load.CountUnknown})
 	}
-	if got := Compare(Sample{Name: "a", Load: l, Results: flat}, Sample{Name: "b", Load: l, Results: flat}, Comparing{}); got.Verdict.Outcome != evidence.Pass || len(got.Changes) != 4 {
+	if got := Compare(Sample{Name: "a", Load: l, Results: flat}, Sample{Name: "b", Load: l, Results: flat}, Comparing{Draws: 100}); got.Verdict.Outcome != evidence.Pass || len(got.Changes) != 4 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -159,7 +159,7 @@ func TestCompareKnowsThatNeighboursAreAlike(t *testing.T) {
 	}
 	worse := 0
 	for i := range uint64(40) {
-		if Compare(run(2*i), run(2*i+1), Comparing{Seed: i, Margin: 0.001, Draws: 200}).Verdict.Outcome == evidence.Fail {
+		if Compare(run(2*i), run(2*i+1), Comparing{Seed: i, Margin: 0.001, Draws: 100}).Verdict.Outcome == evidence.Fail {
 			worse++
 		}
 	}

@@ -135,9 +135,9 @@ func Run(ctx context.Context, target Target, p Pacer, source Source, o Options, 
 			break
 		}
 		stats.LastDue = at
-		id := int(r.next.Add(1) - 1)
-		open := r.open.add(r.now(), 1)
-		r.wg.Go(func() { r.session(ctx, q, id, at, open) })
+		id, opened := int(r.next.Add(1)-1), r.now()
+		open := r.open.add(opened, 1)
+		r.wg.Go(func() { r.session(ctx, q, id, at, opened, open) })
 	}
 	r.finish(&stats)
 	return stats, nil
@@ -179,7 +179,8 @@ func Closed(ctx context.Context, target Target, n int, ramp, until time.Duration
 				return
 			}
 			for q, at := begin(); q != nil; q, at = begin() {
-				r.session(ctx, q, int(r.next.Add(1)-1), at, r.open.add(r.now(), 1))
+				opened := r.now()
+				r.session(ctx, q, int(r.next.Add(1)-1), at, opened, r.open.add(opened, 1))
 			}
 		})
 	}
@@ -195,9 +196,9 @@ func (r *run) finish(stats *Stats) {
 }
 
 // session sends q, and the turns that follow it as long as they succeed.
-func (r *run) session(ctx context.Context, q *Request, id int, at time.Duration, open int) {
+func (r *run) session(ctx context.Context, q *Request, id int, at, opened time.Duration, open int) {
 	for turn := 0; ; turn++ {
-		res := &Result{ID: id, Class: q.Class, Scheduled: at, Stream: q.Stream, Want: q.Want, Conversation: q.Conversation, Turn: turn, Count: CountUnknown}
+		res := &Result{ID: id, Class: q.Class, Scheduled: at, Stream: q.Stream, Want: q.Want, Conversation: q.Conversation, Turn: turn, Count: CountUnknown, opened: opened}
 		if open > r.o.MaxOpen {
 			res.fail(KindLimit, errOpen)
 		} else {
@@ -222,7 +223,8 @@ func (r *run) session(ctx context.Context, q *Request, id int, at time.Duration,
 		if !on {
 			return
 		}
-		id, open = int(r.next.Add(1)-1), r.open.add(r.now(), 1)
+		id, opened = int(r.next.Add(1)-1), r.now()
+		open = r.open.add(opened, 1)
 	}
 }
 

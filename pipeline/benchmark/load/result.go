@@ -68,6 +68,8 @@ type Result struct {
 	Version string `json:"version,omitempty"` // who answered, by its own word
 	Kind    Kind   `json:"kind,omitempty"`
 	Error   string `json:"error,omitempty"`
+
+	opened time.Duration // counted as open since; not kept
 }
 
 func (r *Result) fail(k Kind, err error) { r.Kind, r.Error = k, err.Error() }

@@ -314,9 +314,7 @@ func checks(results []*Result, stats Stats, s *Summary) []Check {
 	var open float64
 	worstDisorder := -1
 	for _, r := range results {
-		if r.Sent > 0 { // what waits for its sending is lag, and not with the server
-			open += float64(r.End - r.Sent)
-		}
+		open += float64(r.End - r.opened)
 		at := r.Scheduled
 		for _, t := range []time.Duration{r.Sent, r.FirstByte, r.FirstToken, r.LastToken, r.End} {
 			if t != 0 && t < at {
