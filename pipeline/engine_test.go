@@ -13,7 +13,9 @@ import (
 	"llmops/model"
 	"llmops/pipeline/benchmark"
 	"llmops/pipeline/benchmark/load"
+	"llmops/roofline"
 	"llmops/serving/deploy"
+	"llmops/serving/embedded/ceiling"
 	"llmops/serving/engine"
 	"llmops/serving/slo"
 )
@@ -195,8 +197,10 @@ func TestPlanRoof(t *testing.T) {
 		edit func(*Spec)
 		fits bool
 	}{
-		// 4 × 80 GB × 0.85 = 272 GB; 141 GB of weights leave 131 GB, 320 KiB a token.
+		// 4 × 80 GB × 0.92 = 294 GB; 141 GB of weights and 4 × 6.65 GiB of vLLM's leave 125 GB, 320 KiB a token.
 		{"bf16 on four", 141, func(*Spec) {}, true},
+		// 4 × 80 GB × 0.85 = 272 GB; 131 GB.
+		{"another engine on four", 141, func(s *Spec) { s.Engine.Kind = "sglang" }, true},
 		{"bf16 on one", 141, func(s *Spec) { s.Engine.TensorParallel = 1 }, false},
 		{"bf16 on one in four stages", 141, func(s *Spec) { s.Engine.TensorParallel, s.Engine.PipelineParallel = 1, 4 }, true},
 		{"heads that do not divide", 141, func(s *Spec) { s.Engine.TensorParallel = 3 }, false},
@@ -228,10 +232,67 @@ func TestShareOfTheRoof(t *testing.T) {
 	p := benchmark.Point{Rate: 4, Summary: load.Summary{TPOT: load.Dist{Mean: 40e6}, E2ESent: load.Dist{Mean: 8e9}}}
 	// 4/s × 8 s over two replicas are 16 sequences; 35 GB a GPU at 0.7 × 3.35 TB/s are 15 ms and more.
 	got := share(r, p, s.Traffic, 2)
-	if !strings.Contains(got, "40.00 ms a token at 16 sequences a replica") || !strings.Contains(got, "at the roofline of h100-sxm") {
+	if !strings.Contains(got, "40.00 ms a token at 16 sequences a replica") || !strings.Contains(got, "at the roofline of h100-sxm, where memory binds") {
 		t.Error(got)
 	}
 	if share(nil, p, s.Traffic, 1) != "" || share(r, benchmark.Point{}, s.Traffic, 1) != "" {
 		t.Error("a share of nothing")
+	}
+}
+
+func TestBinding(t *testing.T) {
+	for want, step := range map[string]roofline.Step{
+		"memory":                        {MemorySeconds: 3, ComputeSeconds: 2, AllReduceSeconds: 1, FixedSeconds: 1},
+		"arithmetic":                    {MemorySeconds: 2, ComputeSeconds: 3, AllReduceSeconds: 3},
+		"the GPUs' wait for each other": {MemorySeconds: 2, ComputeSeconds: 3, AllReduceSeconds: 4},
+		"the fixed time of a step":      {MemorySeconds: 2, ComputeSeconds: 3, FixedSeconds: 4},
+	} {
+		if got := binding(step); got != want {
+			t.Errorf("%+v: %s, want %s", step, got, want)
+		}
+	}
+}
+
+// A replica without a GPU is held against what its machine was measured to do, and
+// against nothing where it was not.
+func TestRoofOfThisMachine(t *testing.T) {
+	r := func(best float64) ceiling.Reading { return ceiling.Reading{Best: best, Median: best, N: 5} }
+	c := &ceiling.Ceilings{Measured: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), BufferBytes: 256 << 20,
+		Machine: ceiling.Machine{Threads: 2, CacheBytes: 32 << 20, MemoryBytes: 16 << 30},
+		One:     ceiling.Rates{Threads: 1, Read: r(16e9), Row: r(20e9), F32: r(90e9), BF16: r(80e9)},
+		All:     ceiling.Rates{Threads: 2, Read: r(28e9), Row: r(32e9), F32: r(140e9), BF16: r(130e9)}}
+	s := Spec{Engine: Engine{Kind: "embedded"}, Placement: Placement{GPU: CPU}, Traffic: Traffic{Input: 100, Output: 20}}
+	small := model.Shape{Layers: 16, Hidden: 2048, Heads: 32, KVHeads: 8, HeadDim: 64, Intermediate: 8192, Vocab: 128256}
+	one := benchmark.Point{Rate: 1, Summary: load.Summary{TPOT: load.Dist{Mean: 250e6}, E2ESent: load.Dist{Mean: 1e9}}}
+	for _, w := range []struct {
+		name     string
+		bytes    int64
+		rate     float64
+		replicas int
+		want     string
+	}{
+		// 2.5 GB at 20 GB/s, and 120 tokens of 64 KiB in f32.
+		{"one sequence", 2_500_000_000, 1, 1, "at 1 sequences a replica: 50% of the 125.39 ms at the roofline of this machine, measured on 2026-03-01, where memory binds"},
+		{"two replicas have 16 GB/s each", 2_500_000_000, 1, 2, "63% of the 156.74 ms"},
+		{"a batch", 2_500_000_000, 40, 1, "where arithmetic binds; nothing is faster than its roof"},
+		{"in the caches", 60_000_000, 1, 1, "its caches hold the weights, where arithmetic binds"},
+	} {
+		p := one
+		p.Rate = w.rate
+		got := share(machineRoof(s, small, Weights{Bytes: w.bytes}, c, w.replicas), p, s.Traffic, w.replicas)
+		if !strings.Contains(got, w.want) {
+			t.Errorf("%s: %s", w.name, got)
+		}
+	}
+	for name, none := range map[string]*roofline.Roof{
+		"not measured":      machineRoof(s, small, Weights{Bytes: 1e9}, nil, 1),
+		"a shape of naught": machineRoof(s, model.Shape{}, Weights{Bytes: 1e9}, c, 1),
+		"a GPU":             machineRoof(Spec{Engine: s.Engine, Placement: Placement{GPU: "h100-sxm"}}, small, Weights{Bytes: 1e9}, c, 1),
+		"another engine":    machineRoof(Spec{Engine: Engine{Kind: "ollama"}, Placement: s.Placement}, small, Weights{Bytes: 1e9}, c, 1),
+		"an encoder":        machineRoof(Spec{Engine: s.Engine, Placement: s.Placement, Task: deploy.Embedding}, small, Weights{Bytes: 1e9}, c, 1),
+	} {
+		if none != nil {
+			t.Errorf("%s has a roof: %+v", name, none.Deployment().GPU)
+		}
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"llmops/evidence"
 	"llmops/fleet"
 	"llmops/pipeline/download"
+	"llmops/serving/embedded/ceiling"
 	"llmops/serving/route"
 )
 
@@ -39,7 +40,7 @@ var (
 	ErrElsewhere = errors.New("the run's records are on the machine where it was begun")
 )
 
-// Deps is what runs need from outside. All fields but Emit, Point and Alive
+// Deps is what runs need from outside. All fields but Ceilings, Emit, Point and Alive
 // must be set.
 type Deps struct {
 	Store     fleet.Store
@@ -49,6 +50,7 @@ type Deps struct {
 	Dir       string                                                 // where artefacts are laid out as files
 	Shared    *Shared                                                // how nodes get weights; nil: they see Dir
 	Cluster   string                                                 // by what name a task finds the cluster that it is part of; empty: the fleet is this machine
+	Ceilings  func() *ceiling.Ceilings                               // of the machine that replicas without a GPU run on, as measured; nil: not
 	Now       func() time.Time                                       // the wall clock, for records
 	Admins    func(context.Context) (map[string]*route.Admin, error) // the routers there are, by name
 	Stages    []Stage                                                // in order

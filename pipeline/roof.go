@@ -2,17 +2,18 @@ package pipeline
 
 import (
 	"fmt"
+	"time"
 
 	"llmops/evidence"
 	"llmops/model"
 	"llmops/pipeline/benchmark"
 	"llmops/roofline"
+	"llmops/serving/embedded/ceiling"
 	"llmops/serving/engine"
 )
 
 // Roof is what a replica can reach on the GPUs of its placement, by the assumptions of
-// the roofline. A model that is cut into stages is taken for one that is split over the
-// GPUs of a stage and has the memory of all.
+// the roofline.
 type Roof struct {
 	GPU       string  `json:"gpu"`
 	GPUs      int     `json:"gpus"`
@@ -26,22 +27,64 @@ type Roof struct {
 // kvBytes are those of one number of a cache, 2 for what the engine chooses.
 var kvBytes = map[engine.KVDtype]float64{engine.F32: 4, engine.FP8: 1, engine.E5M2: 1, engine.INT8: 1, engine.INT4: 0.5, engine.NVFP4: 0.5625}
 
+// deployment is a replica as the roofline takes it.
+func deployment(s Spec, gpu roofline.GPU, shape model.Shape, w Weights) roofline.Deployment {
+	d := roofline.Deployment{GPU: gpu, TensorParallel: max(s.Engine.TensorParallel, 1), PipelineParallel: s.Engine.PipelineParallel, Shape: shape, KVBytes: 2,
+		WeightBytes: float64(w.Bytes) / float64(max(shape.Parameters(), 1)), FP8Arithmetic: w.Scheme == "fp8-dynamic" && gpu.FP8.Value > 0, Assume: roofline.Assumed()}
+	if b, ok := kvBytes[s.Engine.KVCache]; ok {
+		d.KVBytes = b
+	}
+	return d
+}
+
 // roof prepares the arithmetic of a replica; nil without a GPU.
 func roof(s Spec, shape model.Shape, w Weights) (*roofline.Roof, error) {
 	gpu, ok := roofline.Lookup(s.Placement.GPU)
 	if !ok {
 		return nil, nil
 	}
-	d := roofline.Deployment{GPU: gpu, TensorParallel: max(s.Engine.TensorParallel, 1), Shape: shape, KVBytes: 2, Assume: roofline.Assumed(),
-		WeightBytes: float64(w.Bytes) / float64(max(shape.Parameters(), 1)), FP8Arithmetic: w.Scheme == "fp8-dynamic" && gpu.FP8.Value > 0}
-	if b, ok := kvBytes[s.Engine.KVCache]; ok {
-		d.KVBytes = b
+	d := deployment(s, gpu, shape, w)
+	if s.Engine.Kind == "vllm" { // how much others keep back is not known
+		d.Reserve = roofline.VLLMReserve(shape, d.TensorParallel)
 	}
 	r, err := roofline.New(d)
 	if err != nil {
-		return nil, fmt.Errorf("the roofline of %d × %s: %w", d.TensorParallel, gpu.Name, err)
+		return nil, fmt.Errorf("the roofline of %d × %s: %w", d.GPUs(), gpu.Name, err)
 	}
 	return r, nil
+}
+
+// unbounded is a bandwidth that never binds: that of weights which stay in a cache.
+const unbounded = 1e18
+
+// machineRoof is what one of so many replicas of the embedded engine has of the machine
+// that they share, by what was measured of it; nil where nothing was, of an encoder, of
+// another engine, whose kernels nobody measured, and of a shape that the roofline does
+// not take: a benchmark goes on without.
+func machineRoof(s Spec, shape model.Shape, w Weights, c *ceiling.Ceilings, replicas int) *roofline.Roof {
+	if s.Placement.GPU != CPU || s.Engine.Kind != "embedded" || s.Task != "" || c == nil {
+		return nil
+	}
+	bandwidth, flops := c.Replica(replicas)
+	gpu := roofline.GPU{Name: fmt.Sprintf("this machine, measured on %s", c.Measured.Format(time.DateOnly))}
+	if c.Cached(float64(w.Bytes)) {
+		gpu.Name += "; its caches hold the weights"
+		bandwidth = unbounded
+	}
+	measured := func(v float64) roofline.Figure {
+		return roofline.Figure{Value: v, Counts: roofline.Reached, Source: "llmops doctor --measure"}
+	}
+	gpu.Memory, gpu.Bandwidth, gpu.BF16 = measured(float64(max(c.Machine.MemoryBytes, c.BufferBytes))), measured(bandwidth), measured(flops)
+	d := deployment(s, gpu, shape, w)
+	d.Assume = roofline.Assumptions{HBMShare: 1, FLOPShare: 1, LinkShare: 1, EndToEndShare: 1} // all of it was reached
+	if s.Engine.KVCache == "" {
+		d.KVBytes = kvBytes[engine.F32]
+	}
+	r, err := roofline.New(d)
+	if err != nil {
+		return nil
+	}
+	return r
 }
 
 // planRoof says whether the weights leave room for one sequence of full length, and
@@ -57,24 +100,19 @@ func planRoof(s Spec, shape model.Shape, w Weights, out *PlanOutput) evidence.Ve
 	if r == nil {
 		return evidence.Verdict{}
 	}
-	room := r.KVPoolTokens()
-	if s.Engine.PipelineParallel > 1 { // the stages together hold what one cannot
-		d := r.Deployment()
-		room = max(0, float64(gpus)*d.GPU.Memory.Value*(1-d.Assume.ReserveShare)-r.WeightBytes()) / r.KVBytesPerToken()
-	}
-	out.Roof = &Roof{GPU: s.Placement.GPU, GPUs: gpus, KVTokens: int(room), WeightGPU: w.Bytes / int64(gpus),
+	out.Roof = &Roof{GPU: s.Placement.GPU, GPUs: gpus, KVTokens: int(r.KVPoolTokens()), WeightGPU: int64(r.WeightBytesGPU()),
 		TPOT: r.DecodeStep(1, tokens).Seconds, Prefill: r.PrefillPrompt(s.Traffic.Input).Seconds}
 	if limit := s.SLO.TPOT.Limit.Seconds(); limit > 0 {
 		out.Roof.Sequences = r.LargestBatch(limit, tokens)
 	}
 	return evidence.Check(claim, out.Roof.KVTokens >= full, 1,
-		fmt.Sprintf("%.1f GB of weights leave room for %d tokens of cache; %.1f ms a token for one sequence, %d sequences within the service level",
-			float64(w.Bytes)/1e9, out.Roof.KVTokens, 1000*out.Roof.TPOT, out.Roof.Sequences))
+		fmt.Sprintf("%.1f GB of weights and %.1f GB kept back leave room for %d tokens of cache; %.1f ms a token for one sequence, %d sequences within the service level",
+			float64(w.Bytes)/1e9, float64(gpus)*r.ReserveBytesGPU()/1e9, out.Roof.KVTokens, 1000*out.Roof.TPOT, out.Roof.Sequences))
 }
 
 // share compares the time between tokens that was measured with what the roofline gives
-// for as many sequences as were under way in each of the replicas; empty where there is
-// nothing to compare.
+// for as many sequences as were under way in each of the replicas, and says which roof
+// that is; empty where there is nothing to compare.
 func share(r *roofline.Roof, p benchmark.Point, t Traffic, replicas int) string {
 	measured := p.Summary.TPOT.Mean / 1e9
 	if r == nil || measured <= 0 {
@@ -82,5 +120,24 @@ func share(r *roofline.Roof, p benchmark.Point, t Traffic, replicas int) string 
 	}
 	batch := max(1, int(p.Rate*p.Summary.E2ESent.Mean/1e9/float64(max(replicas, 1))+0.5))
 	step := r.DecodeStep(batch, t.Input+t.Output)
-	return fmt.Sprintf("%.2f ms a token at %d sequences a replica: %.0f%% of the %.2f ms at the roofline of %s", 1000*measured, batch, 100*step.RooflineSeconds/measured, 1000*step.RooflineSeconds, r.Deployment().GPU.Name)
+	reached := step.RooflineSeconds / measured
+	text := fmt.Sprintf("%.2f ms a token at %d sequences a replica: %.0f%% of the %.2f ms at the roofline of %s, where %s binds",
+		1000*measured, batch, 100*reached, 1000*step.RooflineSeconds, r.Deployment().GPU.Name, binding(step))
+	if reached > 1 {
+		text += "; nothing is faster than its roof: the ceilings are too low, or another machine answered"
+	}
+	return text
+}
+
+// binding is what the most of a step's time is for.
+func binding(s roofline.Step) string {
+	switch most := max(s.MemorySeconds, s.ComputeSeconds); {
+	case s.AllReduceSeconds > most:
+		return "the GPUs' wait for each other"
+	case s.FixedSeconds > most:
+		return "the fixed time of a step"
+	case s.ComputeBound():
+		return "arithmetic"
+	}
+	return "memory"
 }

@@ -52,7 +52,7 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	}
 	a.Output(BenchmarkOutput{Points: points})
 	v := benchmark.Judge(points, o)
-	r, err := candidateRoof(ctx, a)
+	r, err := candidateRoof(ctx, a, len(bases))
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
@@ -65,8 +65,9 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	return v, nil
 }
 
-// candidateRoof is the roofline of what is measured; nil without a GPU.
-func candidateRoof(ctx context.Context, a *Attempt) (*roofline.Roof, error) {
+// candidateRoof is the roofline of what is measured on so many replicas; nil where none
+// is known.
+func candidateRoof(ctx context.Context, a *Attempt, replicas int) (*roofline.Roof, error) {
 	var w Weights
 	if err := a.Result(ctx, StageQuantise, &w); err != nil {
 		return nil, err
@@ -74,6 +75,9 @@ func candidateRoof(ctx context.Context, a *Attempt) (*roofline.Roof, error) {
 	shape, err := model.LoadShape(w.Dir)
 	if err != nil {
 		return nil, err
+	}
+	if a.Deps.Ceilings != nil && a.Spec.Placement.GPU == CPU {
+		return machineRoof(a.Spec, shape, w, a.Deps.Ceilings(), replicas), nil
 	}
 	return roof(a.Spec, shape, w)
 }

@@ -22,6 +22,7 @@ import (
 	"llmops/fleet"
 	"llmops/fleet/local"
 	"llmops/pipeline"
+	"llmops/serving/embedded/ceiling"
 )
 
 const (
@@ -51,6 +52,12 @@ type check struct {
 	Do    string `json:"do"`
 }
 
+// examined is a check with the figures behind it, where it has some.
+type examined struct {
+	check
+	Measured *ceiling.Ceilings `json:"measured,omitempty"`
+}
+
 var (
 	watchAbsent    = check{"watch", checkOK, "not running", "nothing; the next command that needs it starts it"}
 	replicasAbsent = check{"replicas", checkOK, "none", "nothing"}
@@ -58,11 +65,18 @@ var (
 
 func newDoctorCmd(e *env) *cobra.Command {
 	var listen string
+	var measure bool
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine before a run",
 		Long: `Doctor looks at what a run needs of this machine and says what to do about each
 point. It changes nothing, and exits 1 when a run could not work.
+
+With --measure it also measures, in seconds, the two roofs of a model without a GPU:
+how fast memory is read, and how many operations a second the embedded engine's own
+products do. They are kept in the state directory, and benchmarks then say which of
+the two binds and what share was reached. A machine that is busy with something else
+is no measurement: nothing is kept, and doctor exits 5.
 
 ` + exitHelp,
 		Args: cobra.NoArgs,
@@ -71,7 +85,15 @@ point. It changes nothing, and exits 1 when a run could not work.
 			if err != nil {
 				return &exitError{exitUsage, err}
 			}
-			checks := e.examine(cmd.Context(), dir, listen)
+			var checks []examined
+			for _, c := range e.examine(cmd.Context(), dir, listen) {
+				checks = append(checks, examined{check: c})
+			}
+			roofs, unmeasured := checkCeilings(dir, time.Now()), error(nil)
+			if measure {
+				roofs, unmeasured = measureCeilings(cmd.Context(), dir, time.Now())
+			}
+			checks = append(checks, roofs)
 			bad := 0
 			for _, c := range checks {
 				if c.State == checkFail {
@@ -84,13 +106,17 @@ point. It changes nothing, and exits 1 when a run could not work.
 					row(w, c.Name, c.State, c.Found, c.Do)
 				}
 			})
-			if err == nil && bad > 0 {
-				err = &exitError{exitFailed, fmt.Errorf("%d of %d checks failed", bad, len(checks))}
+			switch {
+			case err != nil:
+				return err
+			case bad > 0:
+				return &exitError{exitFailed, fmt.Errorf("%d of %d checks failed", bad, len(checks))}
 			}
-			return err
+			return unmeasured
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", defaultListen, "where the router shall take requests")
+	c.Flags().BoolVar(&measure, "measure", false, "measure what memory and arithmetic of this machine reach, and keep it")
 	return c
 }
 

@@ -2,13 +2,17 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"llmops/fleet"
+	"llmops/serving/embedded/ceiling"
 )
 
 // doctor returns the checks by name.
@@ -46,7 +50,7 @@ func freeAddr(t *testing.T) string {
 func TestDoctorOfAFreshMachine(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "not", "there")
 	got := doctor(t, home, exitDone, "--listen", freeAddr(t))
-	for _, name := range []string{"state directory", "disk", "cores", "memory", "loopback", "router", "watch", "replicas", "terraform", "nomad"} {
+	for _, name := range []string{"state directory", "disk", "cores", "memory", "loopback", "router", "watch", "replicas", "terraform", "nomad", "ceilings"} {
 		if c, ok := got[name]; !ok || c.State == checkFail {
 			t.Errorf("check %s is %+v", name, c)
 		}
@@ -55,7 +59,7 @@ func TestDoctorOfAFreshMachine(t *testing.T) {
 		t.Error("doctor made the state directory")
 	}
 	r := run(t, home, "doctor", "--listen", freeAddr(t))
-	if lines := strings.Split(strings.TrimSpace(r.out), "\n"); len(lines) != 11 || !strings.HasPrefix(lines[0], "CHECK") {
+	if lines := strings.Split(strings.TrimSpace(r.out), "\n"); len(lines) != 12 || !strings.HasPrefix(lines[0], "CHECK") {
 		t.Errorf("the table is\n%s", r.out)
 	}
 }
@@ -158,5 +162,78 @@ func TestDoctorComparesBuilds(t *testing.T) {
 	}
 	if c := doctor(t, dir, exitDone, "--listen", freeAddr(t))["watch"]; c.State != checkWarn || !strings.Contains(c.Do, "llmops down") {
 		t.Errorf("a watch of another build is %+v", c)
+	}
+}
+
+// kept are ceilings of this machine in the state directory.
+func kept(t *testing.T, dir string, edit func(*ceiling.Ceilings)) {
+	t.Helper()
+	r := func(best float64) ceiling.Reading {
+		return ceiling.Reading{Best: best, Median: best * 0.9, Spread: 0.1, N: 5}
+	}
+	m := ceiling.ThisMachine()
+	c := ceiling.Ceilings{Measured: time.Now().Add(-3 * time.Hour), Machine: m, BufferBytes: 1 << 28,
+		One: ceiling.Rates{Threads: 1, Read: r(16e9), Row: r(20e9), F32: r(90e9), BF16: r(80e9)},
+		All: ceiling.Rates{Threads: m.Threads, Read: r(28e9), Row: r(32e9), F32: r(145e9), BF16: r(138e9)}}
+	if edit != nil {
+		edit(&c)
+	}
+	if err := ceiling.Write(filepath.Join(dir, ceilingsFile), &c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What was measured is said with its age, and never of another machine.
+func TestDoctorKnowsCeilings(t *testing.T) {
+	dir := t.TempDir()
+	kept(t, dir, nil)
+	c := doctor(t, dir, exitDone, "--listen", freeAddr(t))["ceilings"]
+	if c.State != checkOK || !strings.Contains(c.Found, "memory 20.0 GB/s on 1 thread, 32.0 on") || !strings.Contains(c.Found, "90 GFLOP/s on 1, 145") || !strings.HasSuffix(c.Found, "10% below; measured 3 h ago") {
+		t.Errorf("%+v", c)
+	}
+	h, err := openHome(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := h.deps().Ceilings(); got == nil || got.One.Row.Best != 20e9 {
+		t.Errorf("a run is told %+v", got)
+	}
+	kept(t, dir, func(c *ceiling.Ceilings) { c.Machine.CPU = "another" })
+	if c := doctor(t, dir, exitDone, "--listen", freeAddr(t))["ceilings"]; c.State != checkInfo || !strings.Contains(c.Found, "threads of another; this is") {
+		t.Errorf("%+v", c)
+	}
+	if got := h.deps().Ceilings(); got != nil {
+		t.Errorf("a run is told of another machine: %+v", got)
+	}
+	h.fleet = "fleet.yaml"
+	if h.deps().Ceilings != nil {
+		t.Error("a cluster is taken for this machine")
+	}
+}
+
+// Measuring keeps figures, or says that it could not and keeps none.
+func TestDoctorMeasures(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	r := run(t, dir, "doctor", "--measure", "--listen", freeAddr(t))
+	_, err := ceiling.Read(filepath.Join(dir, ceilingsFile))
+	switch r.code {
+	case exitDone:
+		if err != nil || !strings.Contains(r.out, "GFLOP/s") {
+			t.Errorf("%v: %s", err, r.out)
+		}
+	case exitInconclusive:
+		if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(r.err, "other processes had the cores") {
+			t.Errorf("%v: %s", err, r.err)
+		}
+	default:
+		t.Errorf("exit %d: %s", r.code, r.err)
+	}
+}
+
+func TestAgo(t *testing.T) {
+	for d, want := range map[time.Duration]string{-time.Second: "0 min", 90 * time.Second: "1 min", 47 * time.Hour: "47 h", 49 * time.Hour: "2 days"} {
+		if got := ago(d); got != want {
+			t.Errorf("%v is %s", d, got)
+		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"llmops/fleet/local"
 	"llmops/pipeline"
 	"llmops/pipeline/download"
+	"llmops/serving/embedded/ceiling"
 	"llmops/serving/route"
 )
 
@@ -141,6 +142,11 @@ func (h *home) deps() pipeline.Deps {
 	}
 	if h.fleet != "" {
 		d.Cluster = ownCluster
+	} else {
+		d.Ceilings = func() *ceiling.Ceilings {
+			c, _ := ceilings(h.dir) // doctor tells what is wrong with them
+			return c
+		}
 	}
 	return d
 }
