@@ -37,7 +37,7 @@ argv   = ["/usr/local/bin/llmops", "download", "/mnt/q", "--out", "/models"]`
 		return "name = \"q-v1\"\nimage = \"acme/calibrate:1\""
 	case "drill":
 		return "name = \"q-v1\"\nalias = \"q\""
-	case "watch", "benchmark-gpu", "dcgm-exporter":
+	case "watch", "benchmark-gpu", "ceilings", "dcgm-exporter":
 		return `name = "q-v1"`
 	}
 	j := fleet.Job{Name: "q-v1", Kind: fleet.Engine, Pool: pool, Zone: "az1"}
