@@ -20,6 +20,7 @@ type sizeFlags struct {
 	name    string // of a case
 	run     string
 	usage   string
+	roofs   string
 	explain string
 	sweep   string
 	show    string
@@ -49,8 +50,9 @@ claims against what the model gives.
   llmops size examples/assumptions.yaml --tornado=cost.output
   llmops size examples/assumptions.yaml --claims
 
-Nothing is measured here. --run calibrates the model with what a run measured,
---usage takes the traffic from recorded usage.
+Nothing is measured here. --measured takes the shares of bandwidth and arithmetic and
+the fabric from what jobs/ceilings.nomad.hcl measured on a node, --run calibrates the
+model with what a run measured, --usage takes the traffic from recorded usage.
 
 ` + exitHelp,
 		Args: cobra.MaximumNArgs(1),
@@ -75,6 +77,7 @@ Nothing is measured here. --run calibrates the model with what a run measured,
 	fl.StringArrayVar(&f.whatIf, "what-if", nil, "KEY=VALUE, and what changes by it; may be repeated")
 	fl.StringVar(&f.name, "case", "", "a case of the file as what-if")
 	fl.StringVar(&f.run, "run", "", "a run, or the file of its JSON report, that measured the model on this GPU")
+	fl.StringVar(&f.roofs, "measured", "", "a file of measured ceilings, which the job ceilings writes")
 	fl.StringVar(&f.usage, "usage", "", "a file of recorded usage, for the traffic")
 	fl.StringVar(&f.explain, "explain", "", "KEY: its formula with values, and what it rests on")
 	fl.StringVar(&f.sweep, "sweep", "", "KEY=VALUE,VALUE,…: the numbers for each")

@@ -155,3 +155,47 @@ func TestRanges(t *testing.T) {
 		}
 	}
 }
+
+// Measured ceilings take the place of the assumed shares and fabric, and a run is held
+// against them.
+func TestSizeTakesCeilings(t *testing.T) {
+	const roofs = "../../roofline/size/testdata/ceilings.json"
+	values := func(args ...string) (map[string]settled, string) {
+		t.Helper()
+		r := run(t, t.TempDir(), append([]string{"size", register, "--what-if", "node.gpu=h200-sxm", "--measured", roofs, "--output", "json"}, args...)...)
+		var out sized
+		if err := json.Unmarshal([]byte(r.out), &out); err != nil || r.code != 0 {
+			t.Fatalf("exit %d, %v: %s", r.code, err, r.err)
+		}
+		all := map[string]settled{}
+		for _, a := range out.Assumptions {
+			all[a.Key] = a
+		}
+		return all, r.err
+	}
+	got, said := values()
+	for key, want := range map[string]float64{"share.hbm": 0.75, "share.flops": 0.75, "fabric.bandwidth": 270e9, "fabric.latency": 10e-6} {
+		if a := got[key]; math.Abs(a.Value/want-1) > 1e-3 || a.Row != "measured" || a.Source != roofs {
+			t.Errorf("%+v, want %v", a, want)
+		}
+	}
+	if !strings.Contains(said, "is of NVIDIA H200, 2026-03-01") {
+		t.Errorf("it says %q", said)
+	}
+	// The run reached 52 % of the assumed roof, and another share of the measured one.
+	path := runReport(t, "h200-sxm", 0.52, nil)
+	if got, _ := values("--what-if", "layout.batch=40", "--run", path); got["share.end_to_end"].Row != "measured" || math.Abs(got["share.end_to_end"].Value-0.5195) > 1e-4 {
+		t.Errorf("%+v", got["share.end_to_end"])
+	}
+	for want, args := range map[string][]string{
+		"says nothing of a GPU":              {"--measured", "../../roofline/size/testdata/ceilings-cpu.json"},
+		"want what jobs/ceilings.nomad.hcl":  {"--measured", register},
+		"no such file":                       {"--measured", "nowhere.json"},
+		"and node.gpu is h100-sxm":           {"--measured", roofs, "--what-if", "node.gpu=h100-sxm"},
+		"and node.bandwidth is 3e+12: set n": {"--measured", roofs, "--what-if", "node.bandwidth=3TB/s"},
+	} {
+		if r := run(t, t.TempDir(), append([]string{"size", register}, args...)...); r.code != exitUsage || !strings.Contains(r.err, want) || r.out != "" {
+			t.Errorf("exit %d: %q, want %q in it", r.code, r.err, want)
+		}
+	}
+}

@@ -8,13 +8,15 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"time"
 
 	"llmops/pipeline"
 	"llmops/roofline/cost"
 	sizing "llmops/roofline/size"
 )
 
-// measured are the assumptions that a run or recorded usage replaces.
+// measured are the assumptions that measured ceilings, a run or recorded usage replace.
+// A run is held against ceilings that are given with it.
 func (e *env) measured(ctx context.Context, p *sizePlan, f sizeFlags) (out []sizing.Setting, err error) {
 	in, err := p.base.In.With(p.of.Set...)
 	if err == nil {
@@ -22,6 +24,16 @@ func (e *env) measured(ctx context.Context, p *sizePlan, f sizeFlags) (out []siz
 	}
 	if err != nil {
 		return nil, usage("%w", err)
+	}
+	if f.roofs != "" {
+		set, err := e.roofsIn(f.roofs, in)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, set...)
+		if in, err = in.With(set...); err != nil {
+			return nil, usage("--measured: %w", err)
+		}
 	}
 	if f.run != "" {
 		s, err := e.shownRun(ctx, f.run)
@@ -58,6 +70,27 @@ func (e *env) measured(ctx context.Context, p *sizePlan, f sizeFlags) (out []siz
 		out = append(out, set...)
 	}
 	return out, nil
+}
+
+// roofsIn reads measured ceilings.
+func (e *env) roofsIn(path string, in sizing.Inputs) ([]sizing.Setting, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, usage("%w", err)
+	}
+	c, err := sizing.ParseCeilings(b)
+	if err != nil {
+		return nil, usage("--measured %s: %w; want what jobs/ceilings.nomad.hcl prints", path, err)
+	}
+	set, notes, err := c.Settings(in, path)
+	if err != nil {
+		return nil, usage("--measured %s: %w", path, err)
+	}
+	e.say("%s is of %s, %s", path, c.Device, c.Measured.Format(time.DateOnly))
+	for _, n := range notes {
+		e.say("mind: %s", n)
+	}
+	return set, nil
 }
 
 // shownRun is a run as runs show prints it: of this machine, or from a file.
