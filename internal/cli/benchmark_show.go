@@ -145,9 +145,9 @@ func benchTable(w *tabwriter.Writer, rec *benchmark.Record) {
 	if f := rec.Found; f != nil {
 		row(w)
 		if f.Verdict.Claim != "" {
-			row(w, "service level", fmt.Sprintf("holds up to %.4g/s, does not at %.4g/s", f.Holds, f.Fails))
+			row(w, "service level", "holds "+between(f.Holds, f.Fails))
 		}
-		row(w, "knee", fmt.Sprintf("kept up with %.4g/s, not with %.4g/s", f.Knee, f.Beyond))
+		row(w, "knee", between(f.Knee, f.Beyond))
 		row(w, "capacity", fmt.Sprintf("%.0f tokens/s out", f.Capacity))
 	}
 	if b := rec.Batch; b != nil {
@@ -180,6 +180,19 @@ func benchTable(w *tabwriter.Writer, rec *benchmark.Record) {
 	}
 }
 
+// between says where a limit lies; 0 is a side that was not found.
+func between(good, bad float64) string {
+	switch {
+	case good == 0 && bad == 0:
+		return "at no rate: none was offered"
+	case good == 0:
+		return fmt.Sprintf("at no rate, and not at %.4g/s", bad)
+	case bad == 0:
+		return fmt.Sprintf("up to %.4g/s, the highest that was offered", good)
+	}
+	return fmt.Sprintf("up to %.4g/s, and not at %.4g/s", good, bad)
+}
+
 func checked(c load.Check) string {
 	if c.OK {
 		return "ok"
@@ -192,6 +205,9 @@ func pointTable(w *tabwriter.Writer, p benchmark.Point) {
 	row(w, p.Load.String()+saturated(p), p.Load.Content)
 	row(w, "requests", fmt.Sprintf("%d attempted, %d answered, %s; %.2f/s over %v", s.Attempted, s.Done, failures(s), s.RequestRate, s.Window.Round(time.Millisecond)))
 	tokens := fmt.Sprintf("%d in (%d cached), %d out; %.1f/s out", s.InputTokens, s.CachedTokens, s.OutputTokens, s.OutputRate)
+	if sec := s.Window.Seconds(); s.OutputTokens == 0 && sec > 0 { // an encoder's
+		tokens = fmt.Sprintf("%d in, %.1f/s", s.InputTokens, float64(s.InputTokens)/sec)
+	}
 	if s.PeakRate > 0 {
 		tokens += fmt.Sprintf(", peak %.0f", s.PeakRate)
 	}

@@ -122,8 +122,9 @@ func cdf(results []*load.Result) template.HTML {
 	return plot("shares of requests by latency", "ms", "%", nil, of("TTFT", (*load.Result).TTFT), of("TPOT", tpot), of("E2E", (*load.Result).E2E))
 }
 
-// bins is how many moments of a run are drawn.
-const bins = 120
+// maxBins is how many moments of a run are drawn at most; fewer where each would
+// have few requests.
+const maxBins, fewestInBin = 120, 5
 
 func timeline(results []*load.Result) template.HTML {
 	var end time.Duration
@@ -134,7 +135,8 @@ func timeline(results []*load.Result) template.HTML {
 		return ""
 	}
 	due, open, failed := series{name: "due/s"}, series{name: "open"}, series{name: "failed/s"}
-	step := end/bins + 1
+	bins := min(maxBins, max(8, len(results)/fewestInBin))
+	step := end/time.Duration(bins) + 1
 	count := func(at func(r *load.Result) (time.Duration, bool)) []float64 {
 		n := make([]float64, bins)
 		for _, r := range results {
@@ -179,14 +181,17 @@ func plot(title, xUnit, yUnit string, marks map[string]float64, all ...series) t
 	}
 	x := func(v float64) float64 { return plotLeft + (plotW-plotLeft-plotRight)*v/right }
 	y := func(v float64) float64 { return plotH - plotBottom - (plotH-plotTop-plotBottom)*v/top }
+	if yUnit != "" {
+		title += ", " + yUnit
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, `<figure><figcaption>%s</figcaption><svg viewBox="0 0 %g %g" role="img" aria-label="%s">`, template.HTMLEscapeString(title), plotW, plotH, template.HTMLEscapeString(title))
 	for i := range plotTicks + 1 {
 		v, h := top*float64(i)/plotTicks, right*float64(i)/plotTicks
-		fmt.Fprintf(&b, `<line x1="%g" x2="%g" y1="%.1f" y2="%.1f" class="grid"/><text x="%g" y="%.1f" class="tick end">%.3g</text><text x="%.1f" y="%g" class="tick mid">%.3g</text>`,
+		fmt.Fprintf(&b, `<line x1="%g" x2="%g" y1="%.1f" y2="%.1f" class="grid"/><text x="%g" y="%.1f" class="tick end">%.4g</text><text x="%.1f" y="%g" class="tick mid">%.4g</text>`,
 			plotLeft, plotW-plotRight, y(v), y(v), plotLeft-6, y(v)+4, v, x(h), plotH-plotBottom+14, h)
 	}
-	fmt.Fprintf(&b, `<text x="%g" y="%g" class="tick end">%s</text><text x="%g" y="%g" class="tick">%s</text>`, plotW-plotRight, plotH-4, xUnit, 4.0, plotTop+2, yUnit)
+	fmt.Fprintf(&b, `<text x="%g" y="%g" class="tick end">%s</text>`, plotW-plotRight, plotH-4, xUnit)
 	for _, name := range slices.Sorted(maps.Keys(marks)) {
 		at := marks[name]
 		fmt.Fprintf(&b, `<line x1="%.1f" x2="%.1f" y1="%g" y2="%g" class="mark"/><text x="%.1f" y="%g" class="tick">%s %.3g</text>`, x(at), x(at), plotTop, plotH-plotBottom, x(at)+3, plotTop+8, name, at)
