@@ -45,7 +45,7 @@ func roof(s Spec, shape model.Shape, w Weights) (*roofline.Roof, error) {
 	}
 	d := deployment(s, gpu, shape, w)
 	if s.Engine.Kind == "vllm" { // how much others keep back is not known
-		d.Reserve = roofline.VLLMReserve(shape, d.TensorParallel)
+		d.Reserve = roofline.VLLMReserve(shape, d.GPUs())
 	}
 	r, err := roofline.New(d)
 	if err != nil {

@@ -135,6 +135,23 @@ func TestCeilingsRefused(t *testing.T) {
 	}
 }
 
+// A field that the job does not write may be one that was misspelt.
+func TestCeilingsAreStrict(t *testing.T) {
+	good, err := json.Marshal(ceilings(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, text := range map[string]string{
+		`unknown field "hbm"`: strings.Replace(string(good), "{", `{"hbm":1,`, 1),
+		"behind the object":   string(good) + "{}",
+		"unexpected EOF":      string(good[:len(good)-1]),
+	} {
+		if _, err := size.ParseCeilings([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
+		}
+	}
+}
+
 func FuzzCeilings(f *testing.F) {
 	for _, name := range []string{"testdata/ceilings.json", "testdata/ceilings-cpu.json"} {
 		b, err := os.ReadFile(name)

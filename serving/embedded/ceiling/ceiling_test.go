@@ -24,7 +24,7 @@ func repeated(n int, rate, share float64) []sample {
 }
 
 func TestJudge(t *testing.T) {
-	quiet := append(repeated(5, 8, 1), sample{work: 10, seconds: 1, cpu: 2})
+	quiet := append(repeated(4, 8, 1), sample{work: 10, seconds: 1, cpu: 2}, sample{work: 5, seconds: 1, cpu: 2})
 	for _, c := range []struct {
 		name    string
 		samples []sample
