@@ -285,6 +285,17 @@ func TestRoofOfThisMachine(t *testing.T) {
 			t.Errorf("%s: %s", w.name, got)
 		}
 	}
+	s.Placement.Replicas, s.SLO.TPOT.Limit = 2, 156*time.Millisecond
+	if got := planMachine(s, small, Weights{Bytes: 2_500_000_000}, c); len(got) != 1 || !strings.HasPrefix(got[0], "a token of one sequence takes 156.74 ms at the least and a prompt of 100 tokens ") || !strings.HasSuffix(got[0], "where memory binds; the service level of 156.00 ms cannot be kept") {
+		t.Errorf("%q", got)
+	}
+	s.SLO.TPOT.Limit = 157 * time.Millisecond
+	if got := planMachine(s, small, Weights{Bytes: 2_500_000_000}, c); len(got) != 1 || !strings.HasSuffix(got[0], "where memory binds") {
+		t.Errorf("%q", got)
+	}
+	if got := planMachine(s, small, Weights{Bytes: 1e9}, nil); got != nil {
+		t.Errorf("%q", got)
+	}
 	for name, none := range map[string]*roofline.Roof{
 		"not measured":      machineRoof(s, small, Weights{Bytes: 1e9}, nil, 1),
 		"a shape of naught": machineRoof(s, model.Shape{}, Weights{Bytes: 1e9}, c, 1),

@@ -110,6 +110,22 @@ func planRoof(s Spec, shape model.Shape, w Weights, out *PlanOutput) evidence.Ve
 			float64(w.Bytes)/1e9, float64(gpus)*r.ReserveBytesGPU()/1e9, out.Roof.KVTokens, 1000*out.Roof.TPOT, out.Roof.Sequences))
 }
 
+// planMachine says what a replica without a GPU takes at the least, and that no engine
+// keeps a service level below it; nothing where the machine was not measured.
+func planMachine(s Spec, shape model.Shape, w Weights, c *ceiling.Ceilings) []string {
+	r := machineRoof(s, shape, w, c, s.Placement.Replicas)
+	if r == nil {
+		return nil
+	}
+	step := r.DecodeStep(1, s.Traffic.Input+s.Traffic.Output)
+	text := fmt.Sprintf("a token of one sequence takes %.2f ms at the least and a prompt of %d tokens %.1f ms, at the roofline of %s, where %s binds",
+		1000*step.RooflineSeconds, s.Traffic.Input, 1000*r.PrefillPrompt(s.Traffic.Input).ComputeSeconds, r.Deployment().GPU.Name, binding(step))
+	if limit := s.SLO.TPOT.Limit.Seconds(); limit > 0 && step.RooflineSeconds > limit {
+		text += fmt.Sprintf("; the service level of %.2f ms cannot be kept", 1000*limit)
+	}
+	return []string{text}
+}
+
 // share compares the time between tokens that was measured with what the roofline gives
 // for as many sequences as were under way in each of the replicas, and says which roof
 // that is; empty where there is nothing to compare.

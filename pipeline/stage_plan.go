@@ -89,6 +89,9 @@ func runPlan(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := planSuites(a, &out, &v); err != nil {
 		return v, err
 	}
+	if a.Deps.Ceilings != nil {
+		v.Warnings = append(v.Warnings, planMachine(a.Spec, shape, cand, a.Deps.Ceilings())...)
+	}
 	planCanary(a, &out, &v)
 	if err := planTraffic(a, &v); err != nil {
 		return v, err
