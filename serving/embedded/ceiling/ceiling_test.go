@@ -8,6 +8,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -214,13 +216,31 @@ func TestMeasure(t *testing.T) {
 func TestWork(t *testing.T) {
 	b := newBench(4<<20, 2)
 	for thread := range 2 {
-		b.rows.Product(b.y[thread], b.x, 1, 0, 8, b.room[thread])
-		if b.y[thread][0] != columns { // ones times ones
-			t.Errorf("a row of ones is %v", b.y[thread][0])
+		b.rows.Product(b.y, b.x, 1, 8*thread, 8*thread+8, b.room[thread])
+		if got := b.y[8*thread : 8*thread+8]; slices.Min(got) != columns || slices.Max(got) != columns { // ones times ones
+			t.Errorf("rows of ones are %v", got)
 		}
 	}
 	if got := sum(b.words[:16]); got != sixteen(0x3f803f803f803f80) {
 		t.Errorf("%x", got)
+	}
+}
+
+// Each thread does its part once, and its processor time is counted, also where there
+// are fewer processors than threads.
+func TestTogether(t *testing.T) {
+	const threads = 4
+	var ran [threads]int
+	s := together(threads, func(thread int) {
+		for start := threadTime(); threadTime()-start < 1e-3; {
+			ran[thread]++
+		}
+	})
+	if slices.Min(ran[:]) == 0 || s.cpu < threads*1e-3 || s.seconds < 1e-3 {
+		t.Errorf("%v in %v s of the clock and %v s of processors", ran, s.seconds, s.cpu)
+	}
+	if runtime.NumCPU() < threads && s.undisturbed(threads) {
+		t.Errorf("%d threads had %d processors to themselves", threads, runtime.NumCPU())
 	}
 }
 

@@ -6,7 +6,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // ThisMachine is where this process runs, as the operating system tells.
@@ -63,11 +64,13 @@ func lastLevel(dir string) int64 {
 	return total
 }
 
-// processTime is the processor time of this process, in seconds.
-func processTime() float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic("ceiling: " + err.Error()) // fails for wrong arguments only
+// threadTime is the processor time of the calling thread, in seconds. That of the whole
+// process would be behind by up to a tick for threads that run, which is longer than a
+// repetition.
+func threadTime() float64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		panic("ceiling: " + err.Error()) // fails for an unknown clock only
 	}
-	return float64(u.Utime.Sec+u.Stime.Sec) + float64(u.Utime.Usec+u.Stime.Usec)/1e6
+	return float64(t.Nano()) / 1e9
 }

@@ -3,7 +3,9 @@ package ceiling
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -65,8 +67,8 @@ type bench struct {
 	rows  kernel.Matrix // the buffer as bf16 weights
 	f32   kernel.Matrix
 	bf16  kernel.Matrix
-	x     []float32   // a batch
-	y     [][]float32 // of each thread
+	x     []float32 // a batch
+	y     []float32 // of which each thread writes the columns of its own rows
 	room  [][]float32
 	sums  []uint64 // of each thread, so that no loop is for nothing
 }
@@ -86,9 +88,9 @@ func newBench(n, threads int) *bench {
 	for i := range b.x {
 		b.x[i] = 1
 	}
+	b.y = make([]float32, max(batch*rows*threads, b.rows.Rows))
 	b.sums = make([]uint64, threads)
 	for range threads {
-		b.y = append(b.y, make([]float32, max(batch*rows*threads, b.rows.Rows)))
 		b.room = append(b.room, make([]float32, kernel.Room(columns)))
 	}
 	return b
@@ -107,7 +109,7 @@ func (b *bench) rates(ctx context.Context, threads int) (Rates, error) {
 	}
 	product := func(m *kernel.Matrix) func(i, thread int) {
 		return func(_, thread int) {
-			m.Product(b.y[thread], b.x, batch, thread*rows, (thread+1)*rows, b.room[thread])
+			m.Product(b.y, b.x, batch, thread*rows, (thread+1)*rows, b.room[thread])
 		}
 	}
 	read, operations := float64(quads*quad*threads), float64(2*batch*columns*rows*threads)
@@ -124,7 +126,7 @@ func (b *bench) rates(ctx context.Context, threads int) (Rates, error) {
 		}, &r.Read},
 		{"a product with one row", read, func(i, thread int) {
 			from, to := part(i, thread)
-			b.rows.Product(b.y[thread], b.x, 1, 4*from, 4*to, b.room[thread])
+			b.rows.Product(b.y, b.x, 1, 4*from, 4*to, b.room[thread])
 		}, &r.Row},
 		{"products in f32", operations, product(&b.f32), &r.F32},
 		{"products in bf16", operations, product(&b.bf16), &r.BF16},
@@ -148,14 +150,8 @@ func repeat(ctx context.Context, threads int, work float64, run func(i, thread i
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		cpu, clock := processTime(), time.Now()
-		var wg sync.WaitGroup
-		for thread := 1; thread < threads; thread++ {
-			wg.Go(func() { run(i, thread) })
-		}
-		run(i, 0)
-		wg.Wait()
-		s := sample{work: work, seconds: time.Since(clock).Seconds(), cpu: processTime() - cpu}
+		s := together(threads, func(thread int) { run(i, thread) })
+		s.work = work
 		if i == 0 {
 			continue
 		}
@@ -164,6 +160,51 @@ func repeat(ctx context.Context, threads int, work float64, run func(i, thread i
 		}
 	}
 	return out, nil
+}
+
+// together runs a piece of work on so many threads of the operating system, the calling
+// one among them, from the moment at which all of them run: what waking them takes is
+// no part of the work.
+func together(threads int, run func(thread int)) sample {
+	var ready, begin atomic.Int32
+	var wg sync.WaitGroup
+	cpu := make([]float64, threads)
+	timed := func(thread int) {
+		start := threadTime()
+		run(thread)
+		cpu[thread] = threadTime() - start
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for thread := 1; thread < threads; thread++ {
+		wg.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			ready.Add(1)
+			spin(&begin, 1)
+			timed(thread)
+		})
+	}
+	spin(&ready, threads-1)
+	clock := time.Now()
+	begin.Store(1)
+	timed(0)
+	wg.Wait()
+	s := sample{seconds: time.Since(clock).Seconds()}
+	for _, c := range cpu {
+		s.cpu += c
+	}
+	return s
+}
+
+// spin waits without giving the processor away, but for now and then: where there are
+// fewer processors than threads, those that are waited for have to run.
+func spin(n *atomic.Int32, until int) {
+	for i := 1; int(n.Load()) < until; i++ {
+		if i%(1<<16) == 0 {
+			runtime.Gosched()
+		}
+	}
 }
 
 // sum reads w with as many loads under way as a core has ports for.
