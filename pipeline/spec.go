@@ -73,10 +73,12 @@ func (e Engine) reference() Engine {
 func (e Engine) gpus() int { return max(e.TensorParallel, 1) * max(e.PipelineParallel, 1) }
 
 // Quantise is the scheme of the candidate's weights; an empty Scheme serves
-// the source as it is. Keep names modules that stay as they are.
+// the source as it is. Keep names modules that stay as they are, Scales a table of
+// what was measured with data.
 type Quantise struct {
 	Scheme string   `json:"scheme,omitempty"`
 	Keep   []string `json:"keep,omitempty"`
+	Scales string   `json:"scales,omitempty"` // path; empty: none
 }
 
 // Placement is where and how often the model runs. GPU is CPU or a name of the

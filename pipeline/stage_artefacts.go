@@ -62,20 +62,37 @@ func quantiseInput(ctx context.Context, a *Attempt) (any, error) {
 	if err := a.Result(ctx, StageDownload, &w); err != nil {
 		return nil, err
 	}
-	return quantiseKey(w.Digest, a.Spec), nil
+	scales := ""
+	if path := a.Spec.Quantise.Scales; path != "" {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("reading scales: %w", err)
+		}
+		scales = string(model.DigestOf(b))
+	}
+	return quantiseKey(w.Digest, a.Spec, scales), nil
 }
 
-// quantiseKey is what the quantised weights depend on.
-func quantiseKey(digest string, s Spec) any {
+// quantiseKey is what the quantised weights depend on: of a table of scales its content,
+// wherever it lies.
+func quantiseKey(digest string, s Spec, scales string) any {
+	s.Quantise.Scales = ""
 	key := []any{digest, s.Quantise}
+	if scales != "" {
+		key = append(key, scales)
+	}
 	if tp := s.Engine.TensorParallel; tp > 1 { // what so many GPUs cannot split is refused
 		key = append(key, tp)
 	}
 	return key
 }
 
-func quantiseOptions(s Spec) quantise.Options {
-	return quantise.Options{Scheme: s.Quantise.Scheme, Keep: s.Quantise.Keep, TensorParallel: s.Engine.TensorParallel}
+func quantiseOptions(s Spec) (o quantise.Options, err error) {
+	o = quantise.Options{Scheme: s.Quantise.Scheme, Keep: s.Quantise.Keep, TensorParallel: s.Engine.TensorParallel}
+	if s.Quantise.Scales != "" {
+		o.Scales, err = quantise.ReadScales(s.Quantise.Scales)
+	}
+	return o, err
 }
 
 func runQuantise(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
@@ -100,7 +117,11 @@ func runQuantise(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := os.MkdirAll(filepath.Dir(dst), 0o700); err != nil {
 		return evidence.Verdict{}, fmt.Errorf("making room for the quantised weights: %w", err)
 	}
-	rep, err := quantise.Run(ctx, src.Dir, dst, quantiseOptions(a.Spec),
+	o, err := quantiseOptions(a.Spec)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	rep, err := quantise.Run(ctx, src.Dir, dst, o,
 		func(done, total int64) { a.Progress("bytes", done, total) })
 	if err != nil {
 		return evidence.Verdict{}, err

@@ -17,16 +17,20 @@ func TestQuantiseStage(t *testing.T) {
 		}
 	}
 	s := Spec{Quantise: Quantise{Scheme: quantise.Int4, Keep: []string{"lm_head"}}}
-	one := quantiseKey("sha256:1", s)
+	one := quantiseKey("sha256:1", s, "")
 	s.Engine.TensorParallel = 4
-	if got := quantiseOptions(s); got.TensorParallel != 4 || got.Scheme != quantise.Int4 || len(got.Keep) != 1 {
+	if got, err := quantiseOptions(s); err != nil || got.TensorParallel != 4 || got.Scheme != quantise.Int4 || len(got.Keep) != 1 {
 		t.Errorf("options %+v", got)
 	}
-	if reflect.DeepEqual(one, quantiseKey("sha256:1", s)) {
+	if reflect.DeepEqual(one, quantiseKey("sha256:1", s, "")) {
 		t.Error("weights for one GPU are taken for four")
 	}
-	s.Engine.TensorParallel = 1
-	if !reflect.DeepEqual(one, quantiseKey("sha256:1", s)) {
+	s.Quantise.Scales = "/moved"
+	if a, b := quantiseKey("sha256:1", s, "sha256:2"), quantiseKey("sha256:1", s, "sha256:3"); reflect.DeepEqual(a, b) {
+		t.Error("weights with some scales are taken for those with others")
+	}
+	s.Quantise.Scales, s.Engine.TensorParallel = "", 1
+	if !reflect.DeepEqual(one, quantiseKey("sha256:1", s, "")) {
 		t.Error("one GPU is not one GPU")
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"llmops/fleet"
 	"llmops/pipeline"
 	"llmops/pipeline/download"
+	"llmops/pipeline/quantise"
 	"llmops/serving/deploy"
 	"llmops/serving/slo"
 )
@@ -32,8 +33,8 @@ var encoderGuards = []string{"ttft", "errors"}
 // end with more.
 const maxName = 96
 
-// Schemes are the quantisation schemes that need nothing but weights.
-var Schemes = []string{"none", "fp8-dynamic", "fp8-block", "int8", "int8-weight", "int4", "int4-tensor"}
+// Schemes are the quantisation schemes that there are.
+var Schemes = []string{"none", "fp8-dynamic", "fp8-block", "fp8-static", "int8", "int8-weight", "int4", "int4-tensor"}
 
 type file struct {
 	APIVersion scalar     `yaml:"apiVersion"`
@@ -47,6 +48,7 @@ type file struct {
 	Quantise   struct {
 		Scheme scalar   `yaml:"scheme"`
 		Keep   []scalar `yaml:"keep"`
+		Scales scalar   `yaml:"scales"`
 	} `yaml:"quantise"`
 	Placement placementFile `yaml:"placement"`
 	Traffic   struct {
@@ -121,7 +123,7 @@ func (f *file) spec(r *reader) pipeline.Spec {
 		Task:      task,
 		Source:    f.source(r, dir),
 		Engine:    f.engine(r, dir),
-		Quantise:  f.quantise(r),
+		Quantise:  f.quantise(r, dir),
 		Placement: f.placement(r, dir),
 		Traffic:   f.traffic(r, dir, task),
 		SLO:       f.slo(r, task),
@@ -178,13 +180,22 @@ func abs(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-func (f *file) quantise(r *reader) pipeline.Quantise {
+func (f *file) quantise(r *reader, dir string) pipeline.Quantise {
 	q := pipeline.Quantise{Scheme: r.oneOf("quantise.scheme", f.Quantise.Scheme, "none", Schemes...)}
 	if q.Scheme == "none" {
 		q.Scheme = ""
 	}
 	for _, k := range f.Quantise.Keep {
 		q.Keep = append(q.Keep, k.text)
+	}
+	q.Scales = abs(dir, r.text(f.Quantise.Scales, ""))
+	switch {
+	case q.Scales == "" && q.Scheme == quantise.FP8Static:
+		r.missing("quantise.scales", "fp8-static needs the scales of activations, which llmops quantise scales measures")
+	case q.Scales != "" && q.Scheme == "":
+		r.complain(f.Quantise.Scales, "quantise.scales: the scheme is none, which has no scales; leave it out")
+	default:
+		r.exists(f.Quantise.Scales, "quantise.scales", q.Scales)
 	}
 	return q
 }
