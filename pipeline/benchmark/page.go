@@ -192,9 +192,10 @@ func plot(title, xUnit, yUnit string, marks map[string]float64, all ...series) t
 			plotLeft, plotW-plotRight, y(v), y(v), plotLeft-6, y(v)+4, v, x(h), plotH-plotBottom+14, h)
 	}
 	fmt.Fprintf(&b, `<text x="%g" y="%g" class="tick end">%s</text>`, plotW-plotRight, plotH-4, xUnit)
-	for _, name := range slices.Sorted(maps.Keys(marks)) {
+	for i, name := range slices.Sorted(maps.Keys(marks)) {
 		at := marks[name]
-		fmt.Fprintf(&b, `<line x1="%.1f" x2="%.1f" y1="%g" y2="%g" class="mark"/><text x="%.1f" y="%g" class="tick">%s %.3g</text>`, x(at), x(at), plotTop, plotH-plotBottom, x(at)+3, plotTop+8, name, at)
+		// Before the line, where there is room, and each on a line of its own.
+		fmt.Fprintf(&b, `<line x1="%.1f" x2="%.1f" y1="%g" y2="%g" class="mark"/><text x="%.1f" y="%g" class="tick end">%s %.3g</text>`, x(at), x(at), plotTop, plotH-plotBottom, x(at)-3, plotTop+8+float64(12*i), name, at)
 	}
 	for i, s := range all {
 		if len(s.x) == 0 {
