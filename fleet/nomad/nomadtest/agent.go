@@ -99,10 +99,15 @@ var options = map[string]string{"fingerprint.denylist": "env_aws,env_gce,env_azu
 func serverConfig(ports []int) map[string]any {
 	return map[string]any{
 		"name": "test", "disable_update_check": true, "bind_addr": "127.0.0.1",
-		"ports":  map[string]int{"http": ports[0], "rpc": ports[1], "serf": ports[2]},
-		"client": map[string]any{"options": options, "max_kill_timeout": "2m", "max_dynamic_port": 25999},
+		"ports": map[string]int{"http": ports[0], "rpc": ports[1], "serf": ports[2]},
+		"client": map[string]any{"options": options, "max_kill_timeout": "2m",
+			"min_dynamic_port": 20000 + 2000*lane(), "max_dynamic_port": 21999 + 2000*lane()},
 	}
 }
+
+// lane is 0, 1 or 2: tests of several packages run at once, and agents hand out ports
+// that they take for free.
+func lane() int { return os.Getpid() % 3 }
 
 // clientConfig gives each client ports of its own: all are on one address.
 func clientConfig(n int, server string, ports []int) map[string]any {
@@ -112,7 +117,7 @@ func clientConfig(n int, server string, ports []int) map[string]any {
 		"ports":     map[string]int{"http": ports[0], "rpc": ports[1], "serf": ports[2]},
 		"client": map[string]any{
 			"enabled": true, "servers": []string{server}, "options": options, "max_kill_timeout": "2m", "network_interface": "lo",
-			"min_dynamic_port": 26000 + 1000*n, "max_dynamic_port": 26999 + 1000*n,
+			"min_dynamic_port": 26000 + 2000*lane() + 500*n, "max_dynamic_port": 26499 + 2000*lane() + 500*n,
 		},
 		"plugin": map[string]any{"raw_exec": map[string]any{"config": map[string]any{"enabled": true}}},
 	}
