@@ -197,8 +197,3 @@ func (b *Bucket) Write(ctx context.Context, key string, r io.Reader, size int64)
 	})
 	return b.said("writing", key, err)
 }
-
-// Remove deletes an object; one that is not there is none either way.
-func (b *Bucket) Remove(ctx context.Context, key string) error {
-	return b.said("removing", key, b.client.RemoveObject(ctx, b.name, b.key(key), minio.RemoveObjectOptions{}))
-}

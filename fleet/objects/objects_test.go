@@ -121,12 +121,6 @@ func suite(t *testing.T, b *objects.Bucket) {
 			t.Errorf("%s: %v", missing, err)
 		}
 	}
-	if err := errors.Join(b.Write(ctx, "gone", strings.NewReader("x"), 1), b.Remove(ctx, "gone"), b.Remove(ctx, "gone")); err != nil {
-		t.Error(err)
-	}
-	if _, err := b.Stat(ctx, "gone"); !errors.Is(err, fleet.ErrNotFound) {
-		t.Errorf("%v", err)
-	}
 }
 
 func TestRefusals(t *testing.T) {

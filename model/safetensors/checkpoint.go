@@ -194,15 +194,6 @@ func (c *Checkpoint) ShardOf(name string) string {
 	return filepath.Base(p.file.Path)
 }
 
-// Shards lists the open files by name.
-func (c *Checkpoint) Shards() []*File {
-	out := make([]*File, 0, len(c.shards))
-	for _, name := range slices.Sorted(maps.Keys(c.shards)) {
-		out = append(out, c.shards[name])
-	}
-	return out
-}
-
 // Close closes every shard.
 func (c *Checkpoint) Close() error {
 	var errs []error

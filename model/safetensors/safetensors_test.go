@@ -159,7 +159,7 @@ func TestWriterOrdersWideFirstAndReplacesAtOnce(t *testing.T) {
 	if b, err := os.ReadFile(path); err != nil || string(b) != "old" {
 		t.Errorf("before Commit the target is %q, %v", b, err)
 	}
-	if err := w.Copy("z", strings.NewReader("zzzz")); err != nil {
+	if err := w.WriteAt("z", []byte("zzzz"), 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Commit(); err != nil {
@@ -199,8 +199,12 @@ func TestWriterDigestsAndStaysBesideItsTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Copy("a", io.LimitReader(rand.NewChaCha8([32]byte{1}), size)); err != nil {
-		t.Fatal(err)
+	piece := make([]byte, 1<<20)
+	for random, off := rand.NewChaCha8([32]byte{1}), int64(0); off < size; off += int64(len(piece)) {
+		_, _ = random.Read(piece)
+		if err := w.WriteAt("a", piece, off); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for at, want := range map[string]int{tmp: 0, dir: 1} {
 		if left, err := os.ReadDir(at); err != nil || len(left) != want {

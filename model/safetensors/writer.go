@@ -77,26 +77,6 @@ func (w *Writer) WriteAt(name string, p []byte, off int64) error {
 	return nil
 }
 
-// Copy writes a whole tensor from r.
-func (w *Writer) Copy(name string, r io.Reader) error {
-	_, err := io.Copy(&tensorWriter{w: w, name: name}, r)
-	return err
-}
-
-type tensorWriter struct {
-	w    *Writer
-	name string
-	off  int64
-}
-
-func (t *tensorWriter) Write(p []byte) (int, error) {
-	if err := t.w.WriteAt(t.name, p, t.off); err != nil {
-		return 0, err
-	}
-	t.off += int64(len(p))
-	return len(p), nil
-}
-
 // Digest is that of the whole file, and its size. It makes what was written
 // durable meanwhile, so that the disk is busy while the bytes are still in memory.
 // Nothing may be written at the same time or later.

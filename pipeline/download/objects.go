@@ -112,10 +112,5 @@ func (l *listing) vouch(ctx context.Context, b *objects.Bucket) (err error) {
 			l.files[i].SHA256 = sum.SHA256
 		}
 	}
-	for _, f := range l.files {
-		if f.SHA256 == "" && f.Path != transfer.SumsName {
-			l.unknown = append(l.unknown, f.Path)
-		}
-	}
 	return nil
 }

@@ -23,9 +23,8 @@ type listing struct {
 	id       string // pins the content: equal ids are equal files
 	files    []transfer.File
 	remote   func(transfer.File) *transfer.Remote
-	unknown  []string // files that nothing vouches for
-	vouchers bool     // there is a list of digests
-	license  string   // empty: it is not said
+	vouchers bool   // there is a list of digests
+	license  string // empty: it is not said
 }
 
 // client makes the requests of a source that is not the Hub.
@@ -66,7 +65,12 @@ func (s Sources) bring(ctx context.Context, l listing, root string, progress fun
 		}
 	}
 	defer func() { _ = lock.Close() }()
-	out := Snapshot{Source: l.name, License: l.license, Checked: len(l.files) - len(l.unknown)}
+	want, left, err := transfer.Choose(l.files, s.Hub.Include, s.Hub.Exclude)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	out := Snapshot{Source: l.name, License: l.license}
+	out.doubts(l, want, left)
 	note := filepath.Join(root, ".fetched-"+name)
 	if b, err := os.ReadFile(note); err == nil {
 		if d, err := model.ParseDigest(string(b)); err == nil && Whole(ctx, filepath.Join(root, d.Hex()), d) {
@@ -90,14 +94,12 @@ func (s Sources) bring(ctx context.Context, l listing, root string, progress fun
 			return x.Keep(ctx, r, path(r.File))
 		},
 	}
-	got, left, err := set.Fetch(ctx, dir, l.files)
+	got, _, err := set.Fetch(ctx, dir, l.files)
 	if err != nil {
 		return Snapshot{}, err
 	}
 	slices.SortFunc(got.Files, func(a, b model.File) int { return strings.Compare(a.Path, b.Path) })
 	out.Manifest, out.Digest = got, got.Digest()
-	out.warn(left)
-	out.unvouched(l, left)
 	if err := complete(dir); err != nil {
 		return Snapshot{}, fmt.Errorf("%s: %w", l.name, err)
 	}
@@ -119,15 +121,22 @@ func (s *Snapshot) warn(left []transfer.File) {
 	}
 }
 
-// unvouched says of which files nobody but the server itself says what they are.
-func (s *Snapshot) unvouched(l listing, left []transfer.File) {
+// doubts says what was left behind, and of which files nobody but the server itself says
+// what they are.
+func (s *Snapshot) doubts(l listing, want, left []transfer.File) {
+	s.warn(left)
 	if !l.vouchers {
-		s.Checked = 0
 		return
 	}
-	rest := slices.DeleteFunc(slices.Clone(l.unknown), func(p string) bool {
-		return slices.ContainsFunc(left, func(f transfer.File) bool { return f.Path == p })
-	})
+	var rest []string
+	for _, f := range want {
+		switch {
+		case f.SHA256 != "":
+			s.Checked++
+		case f.Path != transfer.SumsName:
+			rest = append(rest, f.Path)
+		}
+	}
 	if n := len(rest); n > 0 {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("nothing vouches for %d files that are not in %s: %s", n, transfer.SumsName, strings.Join(rest[:min(n, 5)], ", ")))
 	}

@@ -40,7 +40,7 @@ func writeAdapter(t *testing.T, rank int, strength float32) string {
 		for k := range 32 * rank {
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(strength*float32(math.Sin(float64(i*1000+k)))))
 		}
-		if err := w.Copy(x.Name, bytes.NewReader(b)); err != nil {
+		if err := w.WriteAt(x.Name, b, 0); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -166,9 +166,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.complete(w, key, q.Get("uploadId"))
 	case r.Method == http.MethodPut:
 		s.write(w, r, key)
-	case r.Method == http.MethodDelete:
-		delete(s.objects, key)
-		w.WriteHeader(http.StatusNoContent)
 	default:
 		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed")
 	}

@@ -55,19 +55,6 @@ func (p Part) String() string {
 	return strconv.Itoa(p.Lo) + "-" + strconv.Itoa(p.Hi)
 }
 
-// Mean is the mean length.
-func (m Mix) Mean() float64 {
-	sum, all := 0.0, 0.0
-	for _, p := range m {
-		sum += p.Weight * float64(p.Lo+p.Hi) / 2
-		all += p.Weight
-	}
-	if all == 0 {
-		return 0
-	}
-	return sum / all
-}
-
 // draw is a length and, of several parts, the part's name; 0 of no mix.
 func (m Mix) draw(rnd *rand.Rand) (n int, class string) {
 	if len(m) == 0 {
