@@ -75,6 +75,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}()
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
+	var blind error
 	for {
 		select {
 		case d := <-docs:
@@ -82,14 +83,22 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		case <-tick.C:
 			// A directory that somebody removed has no jobs any more, and nobody could find
 			// this process by it again: it goes when the last replica is gone.
-			if mine, err := s.holds(l); err == nil && !mine && k.idle() {
+			mine, err := s.holds(l)
+			switch removed := err == nil && !mine; {
+			case removed && k.idle():
 				return fmt.Errorf("%s: %w", s.Dir, ErrRemoved)
+			case !removed && blind != nil:
+				return blind
 			}
 			if err := k.sweep(ctx); err != nil && ctx.Err() == nil {
 				s.Log.Error("looking for replicas without a job", "err", err)
 			}
 		case err := <-ended:
-			return err
+			if ctx.Err() != nil {
+				return err
+			}
+			// The watch may have read a directory that is being removed: the next look tells.
+			blind = err
 		}
 	}
 }

@@ -368,35 +368,85 @@ func TestPauseGrowsToABound(t *testing.T) {
 	}
 }
 
-// Without its directory nobody could stop a supervisor and what it keeps: they go.
+// brokenWatch is a store whose watch ends with an error once told to.
+type brokenWatch struct {
+	fleet.Store
+	told chan struct{}
+	err  error
+}
+
+func (b *brokenWatch) Watch(ctx context.Context, prefix string, fn func(fleet.Doc) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-b.told:
+			cancel(b.err)
+		case <-ctx.Done():
+		}
+	}()
+	_ = b.Store.Watch(ctx, prefix, fn)
+	return context.Cause(ctx)
+}
+
+// Without its directory nobody could stop a supervisor and what it keeps: they
+// go, also when its watch was the first to stumble over the removal.
 func TestDirectoryThatIsRemoved(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "state")
-	store, err := OpenStore(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	done := make(chan error, 1)
-	sup := &Supervisor{Store: store, Dir: dir, Bin: bin, Env: os.Environ()}
-	go func() { done <- sup.Run(ctx) }()
-	s := NewScheduler(store, dir)
-	if _, err := s.Apply(ctx, fleet.Job{Name: "j", Groups: []fleet.Group{serving("main")}}, 0); err != nil {
-		t.Fatal(err)
-	}
-	r := fleettest.Await(t, s, "j", one).Replicas[0]
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; !errors.Is(err, ErrRemoved) {
-		t.Errorf("it ended with %v", err)
-	}
-	if c, err := net.Dial("tcp", r.Addr); err == nil {
-		_ = c.Close()
-		t.Errorf("the replica still answers at %s", r.Addr)
+	stumbled := errors.New("stumbled")
+	for _, tc := range []struct {
+		name            string
+		removed, broken bool
+		want            error
+	}{
+		{"removed", true, false, ErrRemoved},
+		{"removed under the watch", true, true, ErrRemoved},
+		{"watch alone", false, true, stumbled},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "state")
+			store, err := OpenStore(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bin, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			done := make(chan error, 1)
+			broken := &brokenWatch{Store: store, told: make(chan struct{}), err: stumbled}
+			sup := &Supervisor{Store: broken, Dir: dir, Bin: bin, Env: os.Environ()}
+			go func() { done <- sup.Run(ctx) }()
+			s := NewScheduler(store, dir)
+			if _, err := s.Apply(ctx, fleet.Job{Name: "j", Groups: []fleet.Group{serving("main")}}, 0); err != nil {
+				t.Fatal(err)
+			}
+			r := fleettest.Await(t, s, "j", one).Replicas[0]
+			if tc.broken {
+				close(broken.told)
+			}
+			if tc.removed {
+				if err := os.RemoveAll(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := <-done; !errors.Is(err, tc.want) {
+				t.Errorf("it ended with %v", err)
+			}
+			c, err := net.Dial("tcp", r.Addr)
+			if err == nil {
+				_ = c.Close()
+			}
+			if tc.removed && err == nil {
+				t.Errorf("the replica still answers at %s", r.Addr)
+			}
+			if !tc.removed {
+				if err != nil {
+					t.Errorf("the replica went with its supervisor: %v", err)
+				}
+				_ = syscall.Kill(r.PID, syscall.SIGKILL)
+			}
+		})
 	}
 }
