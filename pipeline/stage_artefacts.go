@@ -19,7 +19,7 @@ import (
 // bits cost about 2.7 %, eight-bit integers 0.5 to 1.5 %, four-bit ones in groups
 // about 10 %, under one scale 15 to 40 %.
 var maxWeightError = map[string]float64{
-	quantise.FP8Dynamic: 0.05, quantise.FP8Block: 0.05, quantise.FP8Static: 0.05,
+	quantise.FP8Dynamic: 0.05, quantise.FP8Block: 0.05, quantise.FP8BlockUE8M0: 0.05, quantise.FP8Static: 0.05,
 	quantise.Int8: 0.05, quantise.Int8Weight: 0.03, quantise.Int4: 0.25, quantise.Int4Tensor: 0.6,
 }
 
@@ -127,7 +127,18 @@ func runQuantise(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 		return evidence.Verdict{}, err
 	}
 	a.Output(Weights{Dir: rep.Dir, Digest: string(rep.Digest), Bytes: rep.After, Scheme: scheme, Detail: rep})
-	return judgeWeights(rep)
+	v, err := judgeWeights(rep)
+	v.Warnings = append(v.Warnings, requantised(scheme, a.Spec.Placement.GPU)...)
+	return v, err
+}
+
+// requantised warns of weights that an engine changes while it loads them, so that
+// what is served is not what was compared here.
+func requantised(scheme, gpu string) []string {
+	if scheme != quantise.FP8Block || gpu != "b200-sxm" && gpu != "gb200" {
+		return nil
+	}
+	return []string{fmt.Sprintf("the kernels of %s take powers of two as scales: engines quantise these weights a second time while they load them; %s are served as they are", gpu, quantise.FP8BlockUE8M0)}
 }
 
 // judgeWeights opens what was written as an engine would, and bounds the error

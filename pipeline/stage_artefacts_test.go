@@ -6,6 +6,7 @@ import (
 
 	"llmops/evidence"
 	"llmops/pipeline/quantise"
+	"llmops/roofline"
 )
 
 // Every scheme has a bound, and what is served on several GPUs is quantised for
@@ -32,6 +33,21 @@ func TestQuantiseStage(t *testing.T) {
 	s.Quantise.Scales, s.Engine.TensorParallel = "", 1
 	if !reflect.DeepEqual(one, quantiseKey("sha256:1", s, "")) {
 		t.Error("one GPU is not one GPU")
+	}
+}
+
+// Only what an engine would quantise again is warned of, by the catalogue's names.
+func TestRequantised(t *testing.T) {
+	for _, c := range []struct {
+		scheme, gpu string
+		want        int
+	}{{quantise.FP8Block, "b200-sxm", 1}, {quantise.FP8Block, "gb200", 1}, {quantise.FP8Block, "h100-sxm", 0}, {quantise.FP8BlockUE8M0, "b200-sxm", 0}, {quantise.FP8Dynamic, "gb200", 0}} {
+		if _, ok := roofline.Lookup(c.gpu); !ok {
+			t.Errorf("no GPU %s", c.gpu)
+		}
+		if got := requantised(c.scheme, c.gpu); len(got) != c.want {
+			t.Errorf("%s on %s: %q", c.scheme, c.gpu, got)
+		}
 	}
 }
 

@@ -36,15 +36,17 @@ type GPU struct {
 }
 
 const (
-	assumed  = "assumptions A3 and A7 of the 70B sizing"
-	analysis = "llm-analysis hardware table"
-	mlperf4  = "MLPerf Inference v4.1 system description"
-	mlperf6  = "MLPerf Inference v6.0 system description"
-	versus   = "published MI300X and H200 comparison, methodology"
-	hgx      = "NVIDIA HGX table; its arithmetic is sparse and for eight, halved and divided here"
-	ada      = "aiconfigurator hardware table and data sheet"
-	l4sheet  = "NVIDIA L4 data sheet; its arithmetic is sparse, halved here"
-	rocm     = "ROCm GPU specifications"
+	assumed   = "assumptions A3 and A7 of the 70B sizing"
+	analysis  = "llm-analysis hardware table"
+	mlperf4   = "MLPerf Inference v4.1 system description"
+	mlperf6   = "MLPerf Inference v6.0 system description"
+	versus    = "published MI300X and H200 comparison, methodology"
+	hgx       = "NVIDIA HGX table; its arithmetic is sparse and for eight, halved and divided here"
+	nvl72     = "NVIDIA GB200 NVL72 page: 13.4 TB over 72 GPUs"
+	blackwell = "published comparison of B200 and GB200, at 1200 W; aiconfigurator test specification"
+	ada       = "aiconfigurator hardware table and data sheet"
+	l4sheet   = "NVIDIA L4 data sheet; its arithmetic is sparse, halved here"
+	rocm      = "ROCm GPU specifications"
 )
 
 func capacity(gb float64, src string) Figure  { return Figure{gb * 1e9, Capacity, src} }
@@ -60,6 +62,7 @@ var catalogue = []GPU{
 	{"h100-sxm", capacity(80, analysis), peak(3.35, analysis), dense(989.4, analysis), dense(1978.9, analysis), oneWay(900, analysis), "H100 80GB HBM3"},
 	{"h200-sxm", capacity(141, mlperf4), peak(4.8, versus), dense(989.4, versus), dense(1978.9, versus), oneWay(900, mlperf4), "\\bH200$"},
 	{"b200-sxm", capacity(180, mlperf6), peak(8, hgx), dense(2250, hgx), dense(4500, hgx), oneWay(1800, mlperf6), "\\bB200$"},
+	{"gb200", capacity(186, nvl72), peak(8, blackwell), dense(2500, blackwell), dense(5000, blackwell), oneWay(1800, blackwell), "\\bGB200$"},
 	{"mi300x", capacity(192, mlperf4), peak(5.3, versus), dense(1307.4, versus), dense(2614.9, versus), oneWay(896, versus), ""},
 	{"mi325x", capacity(256, rocm), peak(6, rocm), dense(1307.4, rocm), dense(2614.9, rocm), oneWay(896, rocm), ""},
 	{"l40s", capacity(48, ada), peak(0.864, ada), dense(362.05, ada), dense(733, ada), oneWay(64, ada), "\\bL40S$"},

@@ -309,7 +309,7 @@ func TestDevices(t *testing.T) {
 		"NVIDIA A100-SXM4-80GB": "a100-80gb", "NVIDIA A100 80GB PCIe": "a100-80gb", "NVIDIA A100-SXM4-40GB": "",
 		"NVIDIA H100 80GB HBM3": "h100-sxm", "NVIDIA H100 PCIe": "", "NVIDIA H100 NVL": "",
 		"NVIDIA H200": "h200-sxm", "NVIDIA H200 NVL": "", "NVIDIA GH200 480GB": "",
-		"NVIDIA B200": "b200-sxm", "NVIDIA GB200": "", "NVIDIA L40S": "l40s", "NVIDIA L40": "", "NVIDIA L4": "l4",
+		"NVIDIA B200": "b200-sxm", "NVIDIA GB200": "gb200", "NVIDIA L40S": "l40s", "NVIDIA L40": "", "NVIDIA L4": "l4",
 	} {
 		got := ""
 		for _, g := range GPUs() {

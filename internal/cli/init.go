@@ -38,7 +38,7 @@ engine:
   #fault: "slow-prompt:over=1000,per-token=1ms" # rehearse a bad release: the candidate alone gets it
 
 quantise:
-  scheme: fp8-dynamic # or fp8-block, fp8-static, int8, int8-weight, int4, or none to serve the source as it is
+  scheme: fp8-dynamic # or fp8-block, fp8-block-ue8m0, fp8-static, int8, int8-weight, int4, or none to serve the source as it is
   #keep: [lm_head] # modules that stay as they are; "re:" begins a pattern
   # scales: ./scales.json, which llmops quantise scales measures, is what fp8-static needs
 

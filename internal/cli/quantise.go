@@ -32,13 +32,14 @@ there.
 
   llmops quantise ./weights --scheme fp8-dynamic --keep lm_head --out ./weights-fp8
 
-  fp8-dynamic  E4M3, a scale an output channel, activations token by token
-  fp8-block    E4M3, a scale for 128 x 128 weights, activations in groups of 128
-  fp8-static   E4M3, a scale a matrix, activations with the scales of --scales
-  int8         8 bits, a scale an output channel, activations token by token
-  int8-weight  8 bits, a scale for 128 columns of a row, activations as they are
-  int4         4 bits, otherwise as int8-weight
-  int4-tensor  4 bits, a scale a matrix: the smallest and the worst
+  fp8-dynamic      E4M3, a scale an output channel, activations token by token
+  fp8-block        E4M3, a scale for 128 x 128 weights, activations in groups of 128
+  fp8-block-ue8m0  the same with powers of two as scales, which Blackwell GPUs want
+  fp8-static       E4M3, a scale a matrix, activations with the scales of --scales
+  int8             8 bits, a scale an output channel, activations token by token
+  int8-weight      8 bits, a scale for 128 columns of a row, activations as they are
+  int4             4 bits, otherwise as int8-weight
+  int4-tensor      4 bits, a scale a matrix: the smallest and the worst
 
 The report has the error of each tensor, the root mean square of what was lost over
 that of the weights, the worst first.

@@ -101,7 +101,7 @@ func TestModelEngineRefuses(t *testing.T) {
 		{"adapter's name", "{kind: vllm, lora: {modules: {\"a=b\": ./evals}}}", h100, none, "holds a comma"},
 		{"adapters", "{kind: tgi, lora: {runtime: true}}", h100, none, "engine tgi has no lora.runtime"},
 		{"variable", "{kind: vllm, env: {\"A-B\": x}}", h100, none, "no name of a variable"},
-		{"scheme", "{kind: vllm}", h100, "{scheme: int4-tensor}", ":8: quantise.scheme: engine vllm does not load int4-tensor as it is written here; want fp8-dynamic, fp8-block, fp8-static, int8, int8-weight, int4, or none"},
+		{"scheme", "{kind: vllm}", h100, "{scheme: int4-tensor}", ":8: quantise.scheme: engine vllm does not load int4-tensor as it is written here; want fp8-dynamic, fp8-block, fp8-block-ue8m0, fp8-static, int8, int8-weight, int4, or none"},
 		{"no scheme", "{kind: trtllm}", h100, fp8, "engine trtllm does not load fp8-dynamic as it is written here; want none"},
 		{"pool", "{kind: vllm}", "{pool: \"a/b\"}", none, "placement.pool"},
 		{"near", "{kind: vllm}", "{near: \"\"}", none, "placement.near"},

@@ -34,7 +34,7 @@ var encoderGuards = []string{"ttft", "errors"}
 const maxName = 96
 
 // Schemes are the quantisation schemes that there are.
-var Schemes = []string{"none", "fp8-dynamic", "fp8-block", "fp8-static", "int8", "int8-weight", "int4", "int4-tensor"}
+var Schemes = []string{"none", "fp8-dynamic", "fp8-block", "fp8-block-ue8m0", "fp8-static", "int8", "int8-weight", "int4", "int4-tensor"}
 
 type file struct {
 	APIVersion scalar     `yaml:"apiVersion"`

@@ -80,7 +80,7 @@ func scores(t *testing.T, dir string) (out []float64) {
 func TestTheEngineLoadsEveryScheme(t *testing.T) {
 	src := tiny(t)
 	want := scores(t, src)
-	for scheme, most := range map[string]float64{FP8Dynamic: 0.1, FP8Block: 0.1, FP8Static: 0.1, Int8: 0.03, Int8Weight: 0.03, Int4: 0.25, Int4Tensor: 0.6} {
+	for scheme, most := range map[string]float64{FP8Dynamic: 0.1, FP8Block: 0.1, FP8BlockUE8M0: 0.1, FP8Static: 0.1, Int8: 0.03, Int8Weight: 0.03, Int4: 0.25, Int4Tensor: 0.6} {
 		o := Options{Scheme: scheme}
 		if scheme == FP8Static {
 			o.Scales = &Scales{Activations: map[string]float64{}, KV: map[string]KVScale{}}

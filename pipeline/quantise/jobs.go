@@ -192,7 +192,7 @@ func (p *pool) whole(ctx context.Context, b *strip, j *job) error {
 		j.sum.zeroRows++
 	}
 	d := j.step.dtype()
-	scale := arithmeticOf(d).scale(top, p.to.half())
+	scale := p.to.scale(d, top)
 	if err := each(func(row, rows int64) error { return p.strip(b, j, row, rows, scale) }); err != nil {
 		return err
 	}

@@ -249,16 +249,17 @@ func toF16(f float32) float32 {
 type arithmetic struct {
 	round func(float32) float32
 	eps   float32 // stands for a scale of exactly zero
+	least int     // exponent of the smallest power of two that is a scale
 }
 
 func arithmeticOf(d safetensors.DType) arithmetic {
 	switch d {
 	case safetensors.BF16:
-		return arithmetic{toBF16, 0.0078125}
+		return arithmetic{toBF16, 0.0078125, -126}
 	case safetensors.F16:
-		return arithmetic{toF16, 0.0009765625}
+		return arithmetic{toF16, 0.0009765625, -24}
 	}
-	return arithmetic{func(f float32) float32 { return f }, 1.1920929e-7}
+	return arithmetic{func(f float32) float32 { return f }, 1.1920929e-7, -126}
 }
 
 // scale is amax over half the width of the code range, in the weight's type.
@@ -268,6 +269,18 @@ func (a arithmetic) scale(amax, half float32) float32 {
 		return a.eps
 	}
 	return s
+}
+
+// power is the least power of two from scale on that the weight's type and E8M0 have.
+func (a arithmetic) power(scale float32) float32 {
+	if scale == 0 {
+		return a.eps
+	}
+	frac, exp := math.Frexp(float64(scale))
+	if frac == 0.5 { // 2^(exp-1) already
+		exp--
+	}
+	return float32(math.Ldexp(1, max(exp, a.least)))
 }
 
 func clamp(x, lo, hi float32) float32 { return min(max(x, lo), hi) }

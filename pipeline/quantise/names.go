@@ -102,6 +102,17 @@ func product(module string) string {
 // parts of models with several towers, and then look for their own name in the
 // list of ignored modules.
 func spellings(module string) []string {
+	out := towers(module)
+	// What clips its inputs holds its matrix as "linear"; engines that compute
+	// several of them as one look for the module around it.
+	if wrapper, ok := strings.CutSuffix(module, ".linear"); ok {
+		out = append(out, towers(wrapper)...)
+	}
+	return out
+}
+
+// towers are the names of a module by where engines hang its tower.
+func towers(module string) []string {
 	out := []string{module}
 	if rest, ok := strings.CutPrefix(module, "model.language_model."); ok {
 		return append(out, "language_model.model."+rest)

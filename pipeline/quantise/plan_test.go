@@ -315,6 +315,22 @@ var verdicts = []struct {
 		ignore: []string{"model.layers.0.router.proj", "lm_head"},
 	},
 	{
+		// sglang#24927: an engine that computes q, k and v as one looks for "q_proj".
+		name: "Gemma 4's clipped tower, and one with a name that no pattern knows", config: decoder("gemma4", ""), keep: []string{`re:model\.eyes\..*`},
+		lines: []string{
+			"model.vision_tower.encoder.layers.0.self_attn.q_proj.linear.weight BF16 128x256 stay: vision tower",
+			"model.eyes.layers.0.q_proj.linear.weight BF16 128x256 stay: kept as asked",
+			"model.language_model.layers.0.mlp.up_proj.weight BF16 14336x4096 quantise: linear",
+		},
+		ignore: []string{
+			`re:(.*\.)?vision_tower\..*`,
+			"model.eyes.layers.0.q_proj.linear", "model.eyes.layers.0.q_proj",
+			"model.vision_tower.encoder.layers.0.self_attn.q_proj.linear", "vision_tower.encoder.layers.0.self_attn.q_proj.linear",
+			"model.vision_tower.encoder.layers.0.self_attn.q_proj", "vision_tower.encoder.layers.0.self_attn.q_proj",
+			"lm_head",
+		},
+	},
+	{
 		name: "GPT-2 keeps its transposed weights, so nothing is left", config: `{"model_type":"gpt2","n_embd":768,"n_layer":2,"n_head":12,"vocab_size":50257}`,
 		lines: []string{
 			"h.0.attn.c_attn.weight F32 768x2304 stay: stored [in, out]",

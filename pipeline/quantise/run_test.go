@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -222,7 +223,7 @@ func TestFusedExpertsAreTakenApart(t *testing.T) {
 // A matrix of nothing but zeros is written as zeros under the reference's
 // smallest scale, never as NaN, and the report counts what was under one scale.
 func TestAllZero(t *testing.T) {
-	for scheme, zero := range map[string]int{FP8Dynamic: 128, FP8Block: 2, Int8: 128, Int8Weight: 256, Int4: 256, Int4Tensor: 1} {
+	for scheme, zero := range map[string]int{FP8Dynamic: 128, FP8Block: 2, FP8BlockUE8M0: 2, Int8: 128, Int8Weight: 256, Int4: 256, Int4Tensor: 1} {
 		dir := t.TempDir()
 		write(t, dir, "config.json", decoder("llama", ""))
 		put(t, filepath.Join(dir, "model.safetensors"), func(string, int) float32 { return 0 }, sized("a.weight", safetensors.BF16, 128, 256))
@@ -250,6 +251,65 @@ func TestAllZero(t *testing.T) {
 
 // Experts that are stored [in, out] come out as those stored [out, in] do, in
 // every scheme, and are seen to be the same.
+// Kernels of Blackwell GPUs take powers of two as scales (sglang#28662), and engines
+// requantise other checkpoints for them while they load: each block anew, with the
+// next power of two for its largest magnitude. That changes no number of ours.
+func TestRequantisedForBlackwell(t *testing.T) {
+	const rows, cols = 200, 300
+	r := rand.New(rand.NewPCG(3, 3))
+	for _, d := range floats {
+		values := make([]float32, rows*cols)
+		for i := range values {
+			// Blocks whose largest magnitudes are far apart, at and beside a power of two.
+			size := math.Ldexp(448, -i%cols/128*5-2)
+			values[i] = arithmeticOf(d).round(float32(size * math.Tanh(r.NormFloat64())))
+		}
+		values[0], values[128] = arithmeticOf(d).round(112), arithmeticOf(d).round(3.53)
+		src, dst := t.TempDir(), filepath.Join(t.TempDir(), "out")
+		write(t, src, "config.json", decoder("llama", ""))
+		put(t, filepath.Join(src, "model.safetensors"), func(_ string, i int) float32 { return values[i] }, sized("a.weight", d, rows, cols))
+		if _, err := Run(t.Context(), src, dst, Options{Scheme: FP8BlockUE8M0}, quiet); err != nil {
+			t.Fatal(err)
+		}
+		codes, _ := bytesOf(t, dst, "a.weight")
+		raw, shape := bytesOf(t, dst, "a.weight_scale")
+		scales := make([]float32, 2*3)
+		if _, err := safetensors.Floats(scales, d, raw); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(shape.Shape, []int64{2, 3}) || shape.DType != d {
+			t.Fatalf("scales %v", shape)
+		}
+		for b := range 2 * 3 {
+			scale := scales[b]
+			if f, _ := math.Frexp(float64(scale)); f != 0.5 {
+				t.Errorf("%v: scale %v of block %d is no power of two", d, scale, b)
+			}
+			var top, peak float64
+			block := func(fn func(i int, v float64)) {
+				for y := b / 3 * 128; y < min(b/3*128+128, rows); y++ {
+					for x := b % 3 * 128; x < min(b%3*128+128, cols); x++ {
+						fn(y*cols+x, float64(safetensors.FromE4M3(codes[y*cols+x]))*float64(scale))
+					}
+				}
+			}
+			block(func(i int, v float64) { top, peak = max(top, math.Abs(v)), max(peak, math.Abs(float64(values[i]))) })
+			if float64(scale) < peak/448 || float64(scale) >= peak/224 {
+				t.Errorf("%v: scale %v of block %d for the peak %v", d, scale, b, peak)
+			}
+			again := math.Exp2(math.Ceil(math.Log2(top / 448)))
+			block(func(i int, v float64) {
+				if got := float64(safetensors.FromE4M3(safetensors.ToE4M3(float32(v/again)))) * again; got != v {
+					t.Fatalf("%v: %v becomes %v under scale %v instead of %v", d, v, got, again, scale)
+				}
+				if math.Abs(v-float64(values[i])) > math.Abs(float64(values[i]))/15+float64(scale)/512 {
+					t.Fatalf("%v: %v became %v", d, values[i], v)
+				}
+			})
+		}
+	}
+}
+
 func TestExpertsOfTheOtherOrder(t *testing.T) {
 	const experts, hidden, inner = 3, 256, 128
 	fill := gaussian(21)

@@ -16,6 +16,10 @@ const (
 	// FP8Block (FP8_BLOCK) is E4M3 with one scale for 128 × 128 weights,
 	// activations quantised in groups of 128.
 	FP8Block = "fp8-block"
+	// FP8BlockUE8M0 is FP8Block with scales that are powers of two. The kernels of
+	// Blackwell GPUs take no others, and engines requantise FP8Block for them while
+	// they load it; of this one the codes stay as they were measured.
+	FP8BlockUE8M0 = "fp8-block-ue8m0"
 	// FP8Static (FP8) is E4M3 with one scale a matrix; the activations' scales are
 	// an input, because no weight tells them.
 	FP8Static = "fp8-static"
@@ -40,19 +44,21 @@ type scheme struct {
 	group  int64 // columns of a row that share a scale; 0: not in groups
 	block  int64 // rows and columns that share a scale; 0: not in blocks
 	whole  bool  // one scale a matrix
+	powers bool  // scales are powers of two
 	// How the engine quantises activations: token, group or tensor, which needs a
 	// scale from elsewhere; "": not at all.
 	activations string
 }
 
 var schemes = map[string]scheme{
-	FP8Dynamic: {format: "float-quantized", float: true, bits: 8, activations: "token"},
-	FP8Block:   {format: "float-quantized", float: true, bits: 8, block: 128, activations: "group"},
-	FP8Static:  {format: "float-quantized", float: true, bits: 8, whole: true, activations: "tensor"},
-	Int8:       {format: "int-quantized", bits: 8, activations: "token"},
-	Int8Weight: {format: "pack-quantized", bits: 8, group: 128},
-	Int4:       {format: "pack-quantized", bits: 4, group: 128},
-	Int4Tensor: {format: "pack-quantized", bits: 4, whole: true},
+	FP8Dynamic:    {format: "float-quantized", float: true, bits: 8, activations: "token"},
+	FP8Block:      {format: "float-quantized", float: true, bits: 8, block: 128, activations: "group"},
+	FP8BlockUE8M0: {format: "float-quantized", float: true, bits: 8, block: 128, powers: true, activations: "group"},
+	FP8Static:     {format: "float-quantized", float: true, bits: 8, whole: true, activations: "tensor"},
+	Int8:          {format: "int-quantized", bits: 8, activations: "token"},
+	Int8Weight:    {format: "pack-quantized", bits: 8, group: 128},
+	Int4:          {format: "pack-quantized", bits: 4, group: 128},
+	Int4Tensor:    {format: "pack-quantized", bits: 4, whole: true},
 }
 
 // Schemes lists the names that Options.Scheme may have.
@@ -67,6 +73,15 @@ func (s scheme) half() float32 {
 		return safetensors.MaxE4M3
 	}
 	return float32(math.Ldexp(1, int(s.bits-1))) - 0.5
+}
+
+// scale is that of codes for weights of type d up to the magnitude amax.
+func (s scheme) scale(d safetensors.DType, amax float32) float32 {
+	a := arithmeticOf(d)
+	if s.powers {
+		return a.power(amax / s.half())
+	}
+	return a.scale(amax, s.half())
 }
 
 // scales is the shape of the scales of a matrix.

@@ -13,7 +13,8 @@ import (
 func TestConfig(t *testing.T) {
 	for scheme, want := range map[string]string{
 		FP8Dynamic: "float-quantized float8 channel/ dynamic token/", FP8Block: "float-quantized float8 block/128x128 dynamic group/128",
-		FP8Static: "float-quantized float8 tensor/ static tensor/", Int8: "int-quantized int8 channel/ dynamic token/",
+		FP8BlockUE8M0: "float-quantized float8 block/128x128 dynamic group/128",
+		FP8Static:     "float-quantized float8 tensor/ static tensor/", Int8: "int-quantized int8 channel/ dynamic token/",
 		Int8Weight: "pack-quantized int8 group/128", Int4: "pack-quantized int4 group/128", Int4Tensor: "pack-quantized int4 tensor/",
 	} {
 		b, err := json.Marshal(schemes[scheme].config([]string{"lm_head"}, false))

@@ -98,7 +98,7 @@ func grow[T any](b []T, n int64) []T {
 // the matrix if it has one. at is the first row, which errors count from.
 func (b *strip) encode(cols, at int64, whole float32) (sum errorSum, err error) {
 	k := &b.kernel
-	a, wide := arithmeticOf(k.d), int64(k.width)
+	wide := int64(k.width)
 	rows := int64(len(b.raw)) / (cols * wide)
 	b.codes, b.scales = grow(b.codes, rows*cols), b.scales[:0]
 	height, width := int64(1), cols
@@ -124,7 +124,7 @@ func (b *strip) encode(cols, at int64, whole float32) (sum errorSum, err error) 
 				if top == 0 {
 					sum.zeroRows++
 				}
-				scale = a.scale(top, b.to.half())
+				scale = b.to.scale(k.d, top)
 				b.scales = appendFloat(b.scales, k.d, scale)
 			}
 			for i := r; i < r1; i++ {

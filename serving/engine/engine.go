@@ -139,7 +139,7 @@ const (
 	int4Tensor = "int4-tensor"
 )
 
-var compressed = []string{fp8Dynamic, "fp8-block", "fp8-static", "int8", "int8-weight", "int4"}
+var compressed = []string{fp8Dynamic, "fp8-block", "fp8-block-ue8m0", "fp8-static", "int8", "int8-weight", "int4"}
 
 // Drain is what the engine does on SIGTERM.
 type Drain struct {

@@ -11,6 +11,7 @@ locals {
     "h100-sxm"  = { vendor = "nvidia", device = "NVIDIA H100 80GB HBM3" }
     "h200-sxm"  = { vendor = "nvidia", device = "NVIDIA H200" }
     "b200-sxm"  = { vendor = "nvidia", device = "NVIDIA B200" }
+    "gb200"     = { vendor = "nvidia", device = "NVIDIA GB200" }
     "l40s"      = { vendor = "nvidia", device = "NVIDIA L40S" }
     "l4"        = { vendor = "nvidia", device = "NVIDIA L4" }
   }
