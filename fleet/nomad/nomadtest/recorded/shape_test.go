@@ -229,7 +229,6 @@ func drive(t *testing.T, base string) map[string]answered {
 	call("plan same job", "PUT", "/v1/job/shape/plan", map[string]any{"Job": job, "Diff": true})
 	wide := parse("shape", strings.ReplaceAll(sleeper, `"env":{}`, `"env":{"NEW":"1"}`))
 	call("plan change", "PUT", "/v1/job/shape/plan", map[string]any{"Job": wide, "Diff": true})
-	call("scale while deploying", "PUT", "/v1/job/shape/scale", map[string]any{"Count": 2, "Target": map[string]string{"Group": "main"}})
 	until("", "/v1/deployments?filter="+escape(`JobID == "shape"`), func(b any) bool { return field(b, "Status") == "successful" })
 	until("allocations", "/v1/allocations?resources=true&filter="+escape(`JobID == "shape"`), func(b any) bool { return field(b, "ClientStatus") == "running" })
 	alloc := field(call("", "GET", "/v1/allocations?filter="+escape(`JobID == "shape"`), nil).body, "ID").(string)
@@ -247,6 +246,8 @@ func drive(t *testing.T, base string) map[string]answered {
 	call("plan without room", "PUT", "/v1/job/hungry/plan", map[string]any{"Job": gpu, "Diff": true})
 	call("register without room", "PUT", "/v1/jobs", map[string]any{"Job": gpu})
 	until("blocked evaluations", "/v1/evaluations?filter="+escape(`Status == "blocked"`), func(b any) bool { return field(b, "JobID") == "hungry" })
+	// Of all deployments this is the one that cannot end before the call.
+	call("scale while deploying", "PUT", "/v1/job/hungry/scale", map[string]any{"Count": 2, "Target": map[string]string{"Group": "bare"}})
 
 	failing := parse("failing", strings.ReplaceAll(bareGroup, "/bin/true", "/no/such/binary"))
 	call("register what fails", "PUT", "/v1/jobs", map[string]any{"Job": failing})
