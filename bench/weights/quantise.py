@@ -329,15 +329,22 @@ def off(a, b):
 
 
 def data():
-    src, out, scales, prompts = freight / "weights", work / "out", work / "scales.json", texts()
+    src, out, scales, ours, prompts = freight / "weights", work / "out", work / "scales.json", work / "engine-scales.json", texts()
     parent = [engine(src, p) for p in prompts]
     with_data = ["--data", freight / "traffic.jsonl", "--python", sys.executable, "--samples", 32, "--length", 128]
-    with open(scales, "w") as f:
-        subprocess.run([str(a) for a in [llmops, "quantise", "scales", src, "--kv", *with_data]], stdout=f, stderr=subprocess.DEVNULL, check=True)
-    for name, more in {"int4": ["int4"], "int4 by gptq": ["int4", "--method", "gptq", *with_data], "fp8-dynamic": ["fp8-dynamic"], "fp8-static, fp8 cache": ["fp8-static", "--scales", scales]}.items():
+    without_python = with_data[:2] + with_data[4:]
+    for path, how in (scales, with_data), (ours, without_python):
+        with open(path, "w") as f:
+            subprocess.run([str(a) for a in [llmops, "quantise", "scales", src, "--kv", *how]], stdout=f, stderr=subprocess.DEVNULL, check=True)
+    a, b = json.loads(ours.read_text()), json.loads(scales.read_text())
+    apart = lambda pairs: max(abs(x / y - 1) for x, y in pairs)
+    say(f"data     scales of the engine to llm-compressor's, at most apart: activations {apart((a['activations'][m], v) for m, v in b['activations'].items()):.2%}, "
+        f"caches {apart((a['kv'][m][x], v[x]) for m, v in b['kv'].items() for x in 'kv'):.2%}")
+    for name, more in {"int4": ["int4"], "int4 by gptq": ["int4", "--method", "gptq", *with_data], "fp8-dynamic": ["fp8-dynamic"], "fp8-static, fp8 cache": ["fp8-static", "--scales", scales],
+                       "the same, engine's scales": ["fp8-static", "--scales", ours]}.items():
         clear(out)
         wall, _, peak = run([llmops, "quantise", src, "--out", out, "--scheme", *more])
-        say(f"data     {name:22} to the source in the engine {off([engine(out, p) for p in prompts], parent):.4f} nats; {wall:.1f} s")
+        say(f"data     {name:25} to the source in the engine {off([engine(out, p) for p in prompts], parent):.4f} nats; {wall:.1f} s")
     clear(out)
 
 

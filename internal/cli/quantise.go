@@ -127,7 +127,9 @@ func newQuantiseScalesCmd(e *env) *cobra.Command {
 		Use:   "scales DIR --data FILE",
 		Short: "Measure scales of activations and of the cache",
 		Long: `Scales runs the model in DIR over the texts of --data and prints a table for --scales
-of llmops quantise. llm-compressor does it, in the Python that --python names.
+of llmops quantise. The embedded engine does it, on the processor and with all weights
+in memory; other models than it computes, and where there is a GPU, llm-compressor does
+it in the Python that --python names.
 
   llmops quantise scales ./weights --data traffic.jsonl --kv > scales.json
   llmops quantise ./weights --scheme fp8-static --scales scales.json --out ./weights-fp8
@@ -137,6 +139,9 @@ of llmops quantise. llm-compressor does it, in the Python that --python names.
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cal.Data == "" {
 				return usage("quantise scales needs --data")
+			}
+			if !cmd.Flags().Changed("python") {
+				cal.Python = ""
 			}
 			cal.Log = e.err
 			s, err := quantise.MeasureScales(cmd.Context(), args[0], o, kv, cal)

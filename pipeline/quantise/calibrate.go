@@ -35,16 +35,26 @@ var presets = map[string]map[string]string{
 //go:embed calibrate.py
 var script string
 
-// Calibration is what llm-compressor is run with.
+// Calibration is the data that a model is run over, and by what.
 type Calibration struct {
 	Method string
-	Python string // an interpreter that has llmcompressor
+	Python string // an interpreter that has llmcompressor; empty, for scales: the embedded engine
 	// Data is a file of JSON lines, each with "text", or with "messages" that the
 	// chat template is applied to.
 	Data    string
 	Samples int       // lines used; default 512, as in its examples
 	Length  int       // tokens of each; default 2048
 	Log     io.Writer // what it says while it works; nil: nowhere
+}
+
+func (c Calibration) withDefaults() Calibration {
+	if c.Samples == 0 {
+		c.Samples = 512
+	}
+	if c.Length == 0 {
+		c.Length = 2048
+	}
+	return c
 }
 
 // order is what the script reads.
@@ -209,12 +219,22 @@ func quantisationOf(dir string, ignore []string) (map[string]any, error) {
 
 // MeasureScales runs the model over the data and returns the scales of its
 // activations, and of its cache if kv, for FP8Static. Modules are those that o
-// changes.
+// changes. The embedded engine does it, or llm-compressor where c names a Python.
 func MeasureScales(ctx context.Context, src string, o Options, kv bool, c Calibration) (*Scales, error) {
 	o.Scheme = FP8Dynamic // of which the modules are the same, and which needs no scales
 	steps, err := planDir(src, o)
 	if err != nil {
 		return nil, err
+	}
+	c = c.withDefaults()
+	if c.Python == "" {
+		var modules []string
+		for _, s := range steps {
+			if s.Quantise {
+				modules = append(modules, s.module())
+			}
+		}
+		return engineScales(ctx, src, modules, kv, c)
 	}
 	dir, err := os.MkdirTemp("", "llmops-scales-")
 	if err != nil {
@@ -237,13 +257,8 @@ func MeasureScales(ctx context.Context, src string, o Options, kv bool, c Calibr
 
 // run has the script do it. Its error is the last line that Python wrote.
 func (c Calibration) run(ctx context.Context, o order) error {
+	c = c.withDefaults()
 	o.Samples, o.Length = c.Samples, c.Length
-	if o.Samples == 0 {
-		o.Samples = 512
-	}
-	if o.Length == 0 {
-		o.Length = 2048
-	}
 	var err error
 	for _, p := range []struct{ to, from *string }{{&o.Source, &o.Source}, {&o.Data, &c.Data}, {&o.Out, &o.Out}} {
 		if *p.to, err = filepath.Abs(*p.from); err != nil {

@@ -8,7 +8,8 @@
 // with. Weights are refused that hold NaN or Inf or are quantised already, but
 // for E4M3 in blocks with weight_scale_inv, which are multiplied out first. No
 // data is needed: scales of activations are an input, for the scheme that has
-// them. [Calibrate] and [MeasureScales] use data, and llm-compressor.
+// them. [MeasureScales] runs the model over data, in the embedded engine or
+// llm-compressor, and [Calibrate] has the latter choose codes.
 //
 // All are safe to call at the same time; of two that write one folder the second
 // is refused.

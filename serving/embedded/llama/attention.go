@@ -35,7 +35,7 @@ func (m *Executor) attend(b *core.Batch, layer int) {
 	c, window := &m.cache[layer], m.shape.Window(layer)
 	at := 0
 	for _, r := range b.Rows {
-		m.store(r, at, &m.weights.layers[layer], c)
+		m.store(r, at, layer, c)
 		at += len(r.Tokens)
 	}
 	type tile struct{ row, from, at int }
@@ -61,8 +61,8 @@ func (m *Executor) attend(b *core.Batch, layer int) {
 
 // store normalises and rotates the queries and keys of one row and puts keys and
 // values into the cache.
-func (m *Executor) store(r core.Row, at int, l *layer, c *layerCache) {
-	s := m.shape
+func (m *Executor) store(r core.Row, at, layer int, c *layerCache) {
+	s, l := m.shape, &m.weights.layers[layer]
 	d, half := s.HeadDim, s.HeadDim/2
 	q, kv := s.Heads*d, s.KVHeads*d
 	for i := range r.Tokens {
@@ -81,6 +81,10 @@ func (m *Executor) store(r core.Row, at int, l *layer, c *layerCache) {
 				y := second[j]
 				first[j], second[j] = x*cos[j]-y*sin[j], y*cos[j]+x*sin[j]
 			}
+		}
+		if m.ranges != nil {
+			met(&m.ranges[layer].keys, row[q:q+kv])
+			met(&m.ranges[layer].values, row[q+kv:])
 		}
 		block := r.Blocks[pos/core.BlockSize]
 		for h := range s.KVHeads {

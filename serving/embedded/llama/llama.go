@@ -54,6 +54,8 @@ type Executor struct {
 	maxRank     int
 	adapters    map[string]*adapter
 	low, change []float32 // what adapters compute: in their rank, and for the result
+
+	ranges []layerRanges // nil: nobody observes
 }
 
 // Load reads the checkpoint in dir, whose config.json says s. An error names the
@@ -145,6 +147,9 @@ func (m *Executor) forward(b *core.Batch) {
 
 // product sets y to what a linear makes of x, with what adapters change.
 func (m *Executor) product(b *core.Batch, layer int, l *linear, which int, y, x []float32) {
+	if m.ranges != nil {
+		met(&m.ranges[layer].inputs[which], x[:b.Tokens*l.Cols])
+	}
 	l.apply(m.pool, y, x, m.tmp, b.Tokens)
 	at := 0
 	for _, r := range b.Rows {

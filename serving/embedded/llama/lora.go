@@ -18,7 +18,7 @@ import (
 	"llmops/serving/embedded/llama/kernel"
 )
 
-// The products of a layer that adapters change.
+// The products of a layer.
 const (
 	qkvProduct = iota
 	outProduct
