@@ -190,18 +190,27 @@ func putJSON(ctx context.Context, b fleet.Blobs, v any) (string, error) {
 }
 
 func getJSON(ctx context.Context, b fleet.Blobs, digest string, v any) error {
-	r, err := b.Open(ctx, digest)
+	body, err := getBlob(ctx, b, digest)
 	if err != nil {
 		return err
 	}
+	return json.Unmarshal(body, v)
+}
+
+// getBlob is a blob whole, held to its digest.
+func getBlob(ctx context.Context, b fleet.Blobs, digest string) ([]byte, error) {
+	r, err := b.Open(ctx, digest)
+	if err != nil {
+		return nil, err
+	}
 	body, err := io.ReadAll(r)
 	if err := errors.Join(err, r.Close()); err != nil {
-		return err
+		return nil, err
 	}
 	if now := model.DigestOf(body); string(now) != digest {
-		return fmt.Errorf("blob %s was changed and holds %s now; restore it", digest, now)
+		return nil, fmt.Errorf("blob %s was changed and holds %s now; restore it", digest, now)
 	}
-	return json.Unmarshal(body, v)
+	return body, nil
 }
 
 // mustJSON encodes what cannot fail to encode.

@@ -40,8 +40,8 @@ var (
 	ErrElsewhere = errors.New("the run's records are on the machine where it was begun")
 )
 
-// Deps is what runs need from outside. All fields but Ceilings, Emit, Point and Alive
-// must be set.
+// Deps is what runs need from outside. All fields but Ceilings, Build, Emit, Point and
+// Alive must be set.
 type Deps struct {
 	Store     fleet.Store
 	Blobs     fleet.Blobs
@@ -51,6 +51,7 @@ type Deps struct {
 	Shared    *Shared                                                // how nodes get weights; nil: they see Dir
 	Cluster   string                                                 // by what name a task finds the cluster that it is part of; empty: the fleet is this machine
 	Ceilings  func() *ceiling.Ceilings                               // of the machine that replicas without a GPU run on, as measured; nil: not
+	Build     string                                                 // of this program, which is the embedded engine's version too
 	Now       func() time.Time                                       // the wall clock, for records
 	Admins    func(context.Context) (map[string]*route.Admin, error) // the routers there are, by name
 	Stages    []Stage                                                // in order

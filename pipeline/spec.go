@@ -1,6 +1,10 @@
 package pipeline
 
 import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"llmops/serving/deploy"
@@ -33,6 +37,7 @@ type Spec struct {
 	Placement Placement     `json:"placement"`
 	Traffic   Traffic       `json:"traffic"`
 	SLO       slo.Class     `json:"slo"`
+	Benchmark Benchmark     `json:"benchmark,omitzero"`
 	Eval      Eval          `json:"eval"`
 	Shadow    Shadow        `json:"shadow"`
 	Canary    Canary        `json:"canary"`
@@ -67,6 +72,31 @@ type Engine struct {
 func (e Engine) reference() Engine {
 	e.KVCache, e.Speculative, e.Fault = "", engine.Speculative{}, ""
 	return e
+}
+
+// Asked is what is said of the engine beside its kind, under the names of the model
+// file and in their order. Values of the environment are left out: they may be what is
+// nobody else's to read.
+func (e Engine) Asked() string {
+	var asked map[string]json.RawMessage
+	if json.Unmarshal(mustJSON(e), &asked) != nil {
+		return ""
+	}
+	delete(asked, "kind")
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(asked)) {
+		value := strings.Trim(string(asked[key]), `"`)
+		switch {
+		case value == "0": // left to the engine
+			continue
+		case key == "drain":
+			value = e.Drain.String()
+		case key == "env":
+			value = strings.Join(slices.Sorted(maps.Keys(e.Env)), " ")
+		}
+		out = append(out, key+" "+value)
+	}
+	return strings.Join(out, ", ")
 }
 
 // gpus are how many one replica takes.
@@ -117,6 +147,13 @@ type Traffic struct {
 	Input  int     `json:"input"`
 	Output int     `json:"output"`
 	Replay string  `json:"replay,omitempty"`
+}
+
+// Benchmark is what the load is to show beside the service level. Regression is how much
+// worse than the version before a figure may be, as a share: 0.1 is a tenth; 0: it is shown
+// and not judged.
+type Benchmark struct {
+	Regression float64 `json:"regression,omitempty"`
 }
 
 // Suite is one set of items and the loss of score that is still accepted.

@@ -24,9 +24,12 @@ const fewestPrompts = 60
 // benchmarkRates are offered as parts of the planned rate.
 var benchmarkRates = [...]float64{0.5, 1, 1.5}
 
-// BenchmarkOutput is what the benchmark stage leaves.
+// BenchmarkOutput is what the benchmark stage leaves. Points have the digests of their
+// results, which are blobs, as their files.
 type BenchmarkOutput struct {
-	Points []benchmark.Point `json:"points"`
+	System     benchmark.System      `json:"system"`
+	Points     []benchmark.Point     `json:"points"`
+	Regression *benchmark.Regression `json:"regression,omitempty"`
 }
 
 func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
@@ -38,7 +41,7 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
-	o := benchmark.Options{Plan: a.Spec.Traffic.Rate, SLO: a.Spec.SLO, Seed: 1}
+	o := benchmark.Options{Plan: a.Spec.Traffic.Rate, SLO: a.Spec.SLO, Seed: 1, Margin: a.Spec.Benchmark.Regression, Content: content(a.Spec, requests)}
 	for _, r := range benchmarkRates {
 		o.Rates = append(o.Rates, r*o.Plan)
 	}
@@ -46,19 +49,36 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	for _, r := range dep.Candidate.Ready {
 		bases = append(bases, "http://"+r.Addr)
 	}
-	points, err := benchmark.Sweep(ctx, bases, requests, o, func(d, n int64) { a.Progress("load", d, n) })
+	points, results, err := benchmark.Sweep(ctx, bases, requests, o, func(d, n int64) { a.Progress("load", d, n) })
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
-	a.Output(BenchmarkOutput{Points: points})
+	return judgeBenchmark(ctx, a, dep, o, points, results)
+}
+
+// judgeBenchmark keeps what was measured and says whether it is good enough: for the
+// service level, and beside the version before.
+func judgeBenchmark(ctx context.Context, a *Attempt, dep DeployOutput, o benchmark.Options, points []benchmark.Point, results [][]*load.Result) (evidence.Verdict, error) {
+	replicas := len(dep.Candidate.Ready)
+	out := BenchmarkOutput{System: system(a, dep, replicas), Points: points}
+	var err error
+	for i, rs := range results {
+		if points[i].File, err = keepResults(ctx, a.Deps.Blobs, rs); err != nil {
+			return evidence.Verdict{}, err
+		}
+	}
 	v := benchmark.Judge(points, o)
-	r, err := candidateRoof(ctx, a, len(bases))
+	if v, err = regression(ctx, a, dep, &out, results, v); err != nil {
+		return evidence.Verdict{}, err
+	}
+	a.Output(out)
+	r, err := candidateRoof(ctx, a, replicas)
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
 	for _, p := range points {
 		v.Warnings = append(v.Warnings, fmt.Sprintf("%g/s: %s", p.Rate, p.Describe()))
-		if s := share(r, p, a.Spec.Traffic, len(bases)); s != "" {
+		if s := share(r, p, a.Spec.Traffic, replicas); s != "" {
 			v.Warnings = append(v.Warnings, fmt.Sprintf("%g/s: %s", p.Rate, s))
 		}
 	}

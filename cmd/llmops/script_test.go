@@ -89,7 +89,7 @@ func TestScript(t *testing.T) {
 			"replace":    replace,
 			"nomad":      nomad,
 			"hub":        hub, "site": site, "bucket": bucket,
-			"engine": engine,
+			"engine": engine, "quicken": quicken,
 		},
 	})
 }

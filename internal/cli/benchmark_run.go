@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -94,12 +93,11 @@ func (x *bench) begin(url string) (err error) {
 	if err := os.MkdirAll(x.dir, 0o700); err != nil {
 		return unwritable(fmt.Errorf("making the results' folder: %w", err))
 	}
-	v := readVersion()
 	warnings := []string(nil)
 	if x.rec != nil {
 		warnings = x.rec.Warnings
 	}
-	x.rec = &benchmark.Record{Format: benchmark.RecordFormat, ID: id, Began: now, State: benchmark.Running, Tool: strings.TrimSpace("llmops " + v.Version + " " + v.Revision), URL: url,
+	x.rec = &benchmark.Record{Format: benchmark.RecordFormat, ID: id, Began: now, State: benchmark.Running, Tool: build(), URL: url,
 		System: b.system, SLO: x.class, Asked: &b.load, Warnings: warnings}
 	if b.prompt.Tokenizer == nil && b.trace == "" || b.prompt.Tokenizer == nil && b.load.Shape == benchmark.Replay {
 		x.rec.Warnings = append(x.rec.Warnings, "lengths of prompts are in words: without --tokenizer a word is taken for a token; the server's count is in the results")

@@ -137,7 +137,7 @@ func (h *home) admins(ctx context.Context) (map[string]*route.Admin, error) {
 func (h *home) deps() pipeline.Deps {
 	d := pipeline.Deps{
 		Sources: h.sources,
-		Store:   h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Shared: h.shared, Now: time.Now, Admins: h.admins,
+		Store:   h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Shared: h.shared, Build: build(), Now: time.Now, Admins: h.admins,
 		Stages: pipeline.Stages(), Abandon: pipeline.Abandon, Alive: h.alive,
 	}
 	if h.fleet != "" {

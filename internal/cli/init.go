@@ -92,6 +92,11 @@ slo:
   error_rate: 1%
   refusal_rate: 1% # answers that end with content_filter or a refusal
 
+# How much worse than the version before, as benchmarked then, each figure under load
+# may be. The less, the longer the benchmark takes; off where the machine has other work.
+benchmark:
+  #regression: 10%
+
 # How much worse than the source the candidate may be. A suite is a file with
 # one question a line, ${ITEM}
 # where kind is field (compared as text), number (by value) or json (as a

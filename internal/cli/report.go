@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/google/renameio/v2"
@@ -143,26 +141,8 @@ func reportOf(s shown, spec pipeline.Spec) report.Run {
 // the model file.
 func engineFact(spec pipeline.Spec) string {
 	fact := spec.Engine.Kind + " on " + spec.Placement.GPU
-	asked := map[string]json.RawMessage{}
-	b, err := json.Marshal(spec.Engine)
-	if err == nil {
-		err = json.Unmarshal(b, &asked)
-	}
-	if err != nil {
-		return fact
-	}
-	delete(asked, "kind")
-	for _, key := range slices.Sorted(maps.Keys(asked)) {
-		value := strings.Trim(string(asked[key]), `"`)
-		switch {
-		case value == "0": // left to the engine
-			continue
-		case key == "drain":
-			value = spec.Engine.Drain.String()
-		case key == "env": // which may hold what is nobody else's to read
-			value = strings.Join(slices.Sorted(maps.Keys(spec.Engine.Env)), " ")
-		}
-		fact += ", " + key + " " + value
+	if asked := spec.Engine.Asked(); asked != "" {
+		fact += ", " + asked
 	}
 	return fact
 }

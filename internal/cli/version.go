@@ -3,6 +3,7 @@ package cli
 import (
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -34,6 +35,12 @@ func readVersion() version {
 		}
 	}
 	return v
+}
+
+// build is this program in a few words.
+func build() string {
+	v := readVersion()
+	return strings.TrimSpace("llmops " + v.Version + " " + v.Revision)
 }
 
 func newVersionCmd(e *env) *cobra.Command {

@@ -16,6 +16,7 @@ import (
 
 	"llmops/fleet"
 	"llmops/pipeline"
+	"llmops/pipeline/benchmark"
 	"llmops/pipeline/download"
 	"llmops/pipeline/quantise"
 	"llmops/serving/deploy"
@@ -35,6 +36,9 @@ const maxName = 96
 
 // Schemes are the quantisation schemes that there are.
 var Schemes = []string{"none", "fp8-dynamic", "fp8-block", "fp8-block-ue8m0", "fp8-static", "int8", "int8-weight", "int4", "int4-tensor"}
+
+// leastRegression is the smallest margin that a benchmark can be held to.
+const leastRegression = 0.01
 
 type file struct {
 	APIVersion scalar     `yaml:"apiVersion"`
@@ -64,6 +68,9 @@ type file struct {
 		ErrorRate   scalar `yaml:"error_rate"`
 		RefusalRate scalar `yaml:"refusal_rate"`
 	} `yaml:"slo"`
+	Benchmark struct {
+		Regression scalar `yaml:"regression"`
+	} `yaml:"benchmark"`
 	Eval struct {
 		Suites []struct {
 			Name   scalar `yaml:"name"`
@@ -127,6 +134,7 @@ func (f *file) spec(r *reader) pipeline.Spec {
 		Placement: f.placement(r, dir),
 		Traffic:   f.traffic(r, dir, task),
 		SLO:       f.slo(r, task),
+		Benchmark: f.benchmark(r),
 		Eval:      f.eval(r, dir, task),
 		Shadow:    pipeline.Shadow{Share: r.part("shadow.share", f.Shadow.Share, 0.05), For: r.span("shadow.for", f.Shadow.For, 7*24*time.Hour)},
 		Canary:    f.canary(r, task),
@@ -249,6 +257,17 @@ func (f *file) slo(r *reader, task deploy.Task) slo.Class {
 	c.ErrorRate = r.part("slo.error_rate", f.SLO.ErrorRate, 0)
 	c.RefusalRate = r.part("slo.refusal_rate", f.SLO.RefusalRate, 0)
 	return c
+}
+
+func (f *file) benchmark(r *reader) pipeline.Benchmark {
+	if f.Benchmark.Regression.text == "off" {
+		return pipeline.Benchmark{}
+	}
+	b := pipeline.Benchmark{Regression: r.suffixed("benchmark.regression", f.Benchmark.Regression, benchmark.DefaultMargin, "10%, or off", map[string]float64{"%": 100})}
+	if f.Benchmark.Regression.set() && b.Regression < leastRegression {
+		r.complain(f.Benchmark.Regression, "benchmark.regression is %q, want at least %.0f%%: less than that no two runs of one version agree by", f.Benchmark.Regression.text, 100*leastRegression)
+	}
+	return b
 }
 
 func (f *file) eval(r *reader, dir string, task deploy.Task) pipeline.Eval {

@@ -106,6 +106,8 @@ func TestModelRefuses(t *testing.T) {
 		{"share of nothing", "share: 5%", "share: 0%", "shadow.share"},
 		{"no time", "for: 10s", "for: 0s", "shadow.for"},
 		{"service level of nothing", "preset: interactive,", "preset: interactive, ttft: 0s,", "slo.ttft"},
+		{"regression of nothing", "eval:", "benchmark: {regression: 0%}\neval:", "benchmark.regression"},
+		{"regression without a unit", "eval:", "benchmark: {regression: 0.1}\neval:", "such as 10%"},
 		{"errors always", "error_rate: 2%", "error_rate: 100%", "slo.error_rate"},
 		{"refusals never", "refusal_rate: 2%", "refusal_rate: 0%", "slo.refusal_rate"},
 		{"two documents", "standby: 2d", "standby: 2d\n---\nstandby: 3d", "one document"},
@@ -128,6 +130,14 @@ func TestModelRefuses(t *testing.T) {
 				t.Errorf("error is\n%v\nwant %q and the file's name in it", err, c.want)
 			}
 		})
+	}
+}
+
+func TestModelBenchmark(t *testing.T) {
+	for text, want := range map[string]float64{"": 0.1, "benchmark: {regression: 25%}\n": 0.25, "benchmark: {regression: 300%}\n": 3, "benchmark: {regression: off}\n": 0} {
+		if s, err := Model(write(t, good+text)); err != nil || s.Benchmark.Regression != want {
+			t.Errorf("%q: %+v, %v", text, s.Benchmark, err)
+		}
 	}
 }
 

@@ -41,10 +41,12 @@ const (
 
 // Options of a sweep.
 type Options struct {
-	Rates []float64 // requests a second, rising
-	Plan  float64   // the one of Rates that is planned for
-	Seed  uint64
-	SLO   slo.Class
+	Rates   []float64 // requests a second, rising
+	Plan    float64   // the one of Rates that is planned for
+	Seed    uint64
+	SLO     slo.Class
+	Margin  float64 // by which it shall be comparable with others of its kind; 0: not
+	Content string  // what is asked, in words
 }
 
 // Point is what one rate gave.
@@ -69,19 +71,19 @@ type Over struct {
 }
 
 // Sweep offers each rate in turn to the replicas at bases, http://host:port, one
-// request to each in turn. progress gets thousandths of a rate done and to do.
-func Sweep(ctx context.Context, bases []string, requests []*load.Request, o Options, progress func(done, total int64)) ([]Point, error) {
+// request to each in turn, and gives each rate's point and results. progress gets
+// thousandths of a rate done and to do.
+func Sweep(ctx context.Context, bases []string, requests []*load.Request, o Options, progress func(done, total int64)) (out []Point, all [][]*load.Result, err error) {
 	if len(bases) == 0 {
-		return nil, errors.New("no replicas to send to")
+		return nil, nil, errors.New("no replicas to send to")
 	}
 	if len(requests) == 0 {
-		return nil, errors.New("no prompts to send")
+		return nil, nil, errors.New("no prompts to send")
 	}
 	client := load.NewClient()
 	defer client.CloseIdleConnections()
 	target := inTurn(bases, client)
 	next := 0
-	var out []Point
 	for i, rate := range o.Rates {
 		length := o.length(rate)
 		n := int(rate * length.Seconds())
@@ -95,24 +97,24 @@ func Sweep(ctx context.Context, bases []string, requests []*load.Request, o Opti
 			ended++
 			progress(int64(i)*1000+int64(1000*ended/max(1, n)), int64(len(o.Rates))*1000)
 		}
-		l := Load{Shape: Poisson, Rate: rate, Requests: n, For: 2 * length, Whole: true, Seed: o.Seed + uint64(i)}
-		p, _, err := Measure(ctx, target, source, l, Measuring{SLO: o.SLO, Timeout: time.Minute, Emit: emit})
+		l := Load{Shape: Poisson, Rate: rate, Requests: n, For: 2 * length, Whole: true, Seed: o.Seed + uint64(i), Content: o.Content}
+		p, results, err := Measure(ctx, target, source, l, Measuring{SLO: o.SLO, Timeout: time.Minute, Emit: emit})
 		if err != nil {
-			return out, fmt.Errorf("offering %g requests a second: %w", rate, err)
+			return out, all, fmt.Errorf("offering %g requests a second: %w", rate, err)
 		}
 		if err := ctx.Err(); err != nil {
-			return out, err
+			return out, all, err
 		}
-		out = append(out, p)
+		out, all = append(out, p), append(all, results)
 		wait := time.NewTimer(settle)
 		select {
 		case <-ctx.Done():
 			wait.Stop()
-			return out, ctx.Err()
+			return out, all, ctx.Err()
 		case <-wait.C:
 		}
 	}
-	return out, nil
+	return out, all, nil
 }
 
 // failure is what was first heard of a request that failed.
@@ -137,9 +139,10 @@ func inTurn(bases []string, client *http.Client) load.Target {
 }
 
 // length is how long a rate is offered: the planned one until its service level
-// can be shown with a tenth to spare, the others half as long.
+// can be shown with a tenth to spare and other versions can be held against it, the
+// others half as long.
 func (o *Options) length(rate float64) time.Duration {
-	d := Needs(o.SLO, o.Plan)
+	d := max(Needs(o.SLO, o.Plan), offered(Comparable(o.Margin), o.Plan))
 	if rate != o.Plan {
 		d /= 2
 	}
@@ -165,6 +168,11 @@ func Needs(c slo.Class, rate float64) time.Duration {
 	if need == 0 {
 		need = fewestArrivals
 	}
+	return offered(need, rate)
+}
+
+// offered is how long a rate brings so many requests, with a tenth to spare.
+func offered(need int, rate float64) time.Duration {
 	d := time.Duration(min(1.1*float64(need)/rate, longest.Seconds()) * float64(time.Second))
 	return max(d, shortest)
 }

@@ -101,8 +101,8 @@ func TestSweep(t *testing.T) {
 	}
 	o := Options{Rates: []float64{200}, Plan: 200, SLO: class}
 	last, all := int64(0), int64(0)
-	points, err := Sweep(t.Context(), bases, prompts, o, func(done, total int64) { last, all = done, total })
-	if err != nil || len(points) != 1 {
+	points, results, err := Sweep(t.Context(), bases, prompts, o, func(done, total int64) { last, all = done, total })
+	if err != nil || len(points) != 1 || len(results) != 1 || len(results[0]) != points[0].Stats.Sent {
 		t.Fatalf("%d points, %v", len(points), err)
 	}
 	for _, p := range points {
@@ -116,10 +116,10 @@ func TestSweep(t *testing.T) {
 	if a, b := seen[0].Load(), seen[1].Load(); a-b > 1 || b-a > 1 || a == 0 {
 		t.Errorf("the replicas got %d and %d requests", a, b)
 	}
-	if _, err := Sweep(t.Context(), nil, prompts, o, nil); err == nil {
+	if _, _, err := Sweep(t.Context(), nil, prompts, o, nil); err == nil {
 		t.Error("a sweep of no replicas has no error")
 	}
-	if _, err := Sweep(t.Context(), bases, nil, o, nil); err == nil {
+	if _, _, err := Sweep(t.Context(), bases, nil, o, nil); err == nil {
 		t.Error("a sweep without prompts has no error")
 	}
 }

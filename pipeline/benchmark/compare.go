@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"llmops/evidence"
@@ -14,6 +15,7 @@ import (
 // Sample is what one run is compared by.
 type Sample struct {
 	Name    string
+	System  System
 	Load    *Load // nil: not known, as of another tool's file
 	Results []*load.Result
 	Notes   []string // what its figures are not
@@ -31,6 +33,7 @@ type Change struct {
 // Comparison is of two runs.
 type Comparison struct {
 	Changes []Change         `json:"changes"`
+	Paired  bool             `json:"paired,omitempty"` // the same requests came at the same moments
 	Verdict evidence.Verdict `json:"verdict"`
 }
 
@@ -40,6 +43,9 @@ type Comparing struct {
 	Draws  int     // bootstrap samples; default 2000, of long runs down to 200, whose quantiles vary less
 	Seed   uint64
 }
+
+// most bounds how many requests are said to be needed.
+const most = 1e7
 
 // fewest is how many requests of each run a comparison needs: below, blocks of
 // the bootstrap are single requests, and its intervals too narrow.
@@ -89,9 +95,10 @@ var figures = []figure{
 // Compare says of each figure whether B is no worse than A by more than the
 // margin. The interval of a ratio is a percentile bootstrap over blocks of
 // requests that were due one after the other, √n long, since neighbours in a queue
-// share their luck; it knows what varied within each run, and not what varies
-// from run to run, which the verdict says. Runs of different loads are shown and
-// not judged.
+// share their luck; where the same requests were due at the same moments in both, the
+// same blocks are drawn of both, since they share it there too. It knows what varied
+// within each run, and not what varies from run to run, which the verdict says. Runs of
+// different loads are shown and not judged; in what the systems differ is said.
 func Compare(a, b Sample, o Comparing) Comparison {
 	if o.Margin <= 0 {
 		o.Margin = 0.05
@@ -106,17 +113,22 @@ func Compare(a, b Sample, o Comparing) Comparison {
 		return Comparison{Verdict: evidence.Verdict{Claim: claim, N: min(len(ra), len(rb)), Need: fewest, Warnings: []string{
 			fmt.Sprintf("%d and %d requests with their times, and %d of each are needed", len(ra), len(rb), fewest)}}}
 	}
+	c := Comparison{Paired: paired(ra, rb, a.Load, b.Load)}
 	rnd := rand.New(rand.NewPCG(o.Seed, 0x636f6d70617265))
 	ratios := make([][]float64, len(figures))
 	for range o.Draws {
-		da, db := blocks(ra, rnd), blocks(rb, rnd)
+		at := blocks(len(ra), rnd)
+		da, db := drawn(ra, at), []*load.Result(nil)
+		if !c.Paired {
+			at = blocks(len(rb), rnd)
+		}
+		db = drawn(rb, at)
 		for i, f := range figures {
 			if r := f.worse(da, db); !math.IsNaN(r) {
 				ratios[i] = append(ratios[i], r)
 			}
 		}
 	}
-	var c Comparison
 	var parts []evidence.Verdict
 	for i, f := range figures {
 		va, vb := f.of(ra), f.of(rb)
@@ -139,6 +151,8 @@ func Compare(a, b Sample, o Comparing) Comparison {
 				v.Outcome = evidence.Pass
 			case v.Lo > 1+o.Margin:
 				v.Outcome = evidence.Fail
+			case v.Estimate < 1+o.Margin: // an interval shrinks with the root of what it is of
+				v.Need = int(min(math.Ceil(float64(v.N)*math.Pow((v.Hi-v.Estimate)/(1+o.Margin-v.Estimate), 2)), most))
 			}
 		}
 		c.Changes = append(c.Changes, Change{f.name, f.unit, va, vb, v})
@@ -149,6 +163,9 @@ func Compare(a, b Sample, o Comparing) Comparison {
 	c.Verdict.Warnings = append(c.Verdict.Warnings, a.Notes...)
 	c.Verdict.Warnings = append(c.Verdict.Warnings, b.Notes...)
 	c.Verdict.Warnings = append(c.Verdict.Warnings, "one run of each: what varies from run to run is in no interval")
+	if d := slices.Concat(a.System.apart(b.System), a.System.beside(b.System)); len(d) > 0 {
+		c.Verdict.Warnings = append(c.Verdict.Warnings, "not the same system: "+strings.Join(d, "; "))
+	}
 	if d := different(a.Load, b.Load); d != "" {
 		c.Verdict.Outcome = evidence.Inconclusive
 		c.Verdict.Warnings = append(c.Verdict.Warnings, "not the same load: "+d)
@@ -181,16 +198,39 @@ func (f figure) worse(a, b []*load.Result) float64 {
 	return min(vb/va, boundless)
 }
 
-// blocks draws as many results in blocks of neighbours, with replacement.
-func blocks(rs []*load.Result, rnd *rand.Rand) []*load.Result {
-	n := len(rs)
+// blocks draws the positions of n results in blocks of neighbours, with replacement.
+func blocks(n int, rnd *rand.Rand) []int {
 	size := int(math.Sqrt(float64(n)))
-	out := make([]*load.Result, 0, n+size)
+	out := make([]int, 0, n+size)
 	for len(out) < n {
 		at := rnd.IntN(n - size + 1)
-		out = append(out, rs[at:at+size]...)
+		for i := range size {
+			out = append(out, at+i)
+		}
 	}
 	return out[:n]
+}
+
+func drawn(rs []*load.Result, at []int) []*load.Result {
+	out := make([]*load.Result, len(at))
+	for i, k := range at {
+		out[i] = rs[k]
+	}
+	return out
+}
+
+// paired tells that both runs asked the same at the same moments: results are in the
+// order that they were due in.
+func paired(a, b []*load.Result, la, lb *Load) bool {
+	if len(a) != len(b) || la == nil || lb == nil || la.Shape == Closed || la.Seed != lb.Seed || different(la, lb) != "" {
+		return false
+	}
+	for i := range a {
+		if a[i].Scheduled != b[i].Scheduled {
+			return false
+		}
+	}
+	return true
 }
 
 // different says in what two loads differ; empty if in nothing that is known.

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"llmops/evidence"
@@ -46,12 +49,55 @@ type Record struct {
 
 // System is what was measured, as far as it is known or was said.
 type System struct {
-	Model   string `json:"model"`
-	Engine  string `json:"engine,omitempty"`
-	Version string `json:"engine_version,omitempty"`
-	GPU     string `json:"gpu,omitempty"`
-	GPUs    int    `json:"gpus,omitempty"`
-	Flags   string `json:"flags,omitempty"` // the engine's
+	Model    string `json:"model"`
+	Release  string `json:"model_version,omitempty"` // of the model
+	Weights  string `json:"weights,omitempty"`       // the scheme that they are in
+	Engine   string `json:"engine,omitempty"`
+	Version  string `json:"engine_version,omitempty"`
+	GPU      string `json:"gpu,omitempty"`
+	GPUs     int    `json:"gpus,omitempty"`
+	Replicas int    `json:"replicas,omitempty"`
+	Machine  string `json:"machine,omitempty"` // where there is no GPU, what computes instead
+	Flags    string `json:"flags,omitempty"`   // the engine's
+}
+
+// apart says in what the two are not the same kind of thing, so that figures of one say
+// nothing about the other. What of either is not known makes no difference.
+func (s System) apart(o System) (out []string) {
+	return slices.Concat(unlike("engine", s.Engine, o.Engine), unlike("GPU", s.GPU, o.GPU), unlike("number of GPUs", number(s.GPUs), number(o.GPUs)),
+		unlike("number of replicas", number(s.Replicas), number(o.Replicas)), unlike("machine", s.Machine, o.Machine))
+}
+
+// beside says in what else the two differ: what a change is about.
+func (s System) beside(o System) (out []string) {
+	return slices.Concat(unlike("weights", s.Weights, o.Weights), unlike("engine version", s.Version, o.Version), unlike("flags", except(s.Flags, o.Flags), except(o.Flags, s.Flags)))
+}
+
+// except are the flags that the other has not, each being one part of a list.
+func except(flags, other string) string {
+	if flags == "" || other == "" {
+		return ""
+	}
+	theirs := strings.Split(other, ", ")
+	left := slices.DeleteFunc(strings.Split(flags, ", "), func(f string) bool { return slices.Contains(theirs, f) })
+	if len(left) == 0 {
+		return "none"
+	}
+	return strings.Join(left, ", ")
+}
+
+func unlike(what, a, b string) []string {
+	if a == b || a == "" || b == "" {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: %s and %s", what, a, b)}
+}
+
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
 }
 
 // Client is what generating the load cost.
