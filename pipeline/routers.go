@@ -131,12 +131,13 @@ func RoutersOf(st fleet.Status) []RouterAt {
 	return out
 }
 
-// Admins are the routers of jobs to those who control them, by name.
-func Admins(all []fleet.Status) map[string]*route.Admin {
+// Admins are the routers of jobs to those who control them, by name. key may be nil for
+// those who only read.
+func Admins(all []fleet.Status, key route.Key) map[string]*route.Admin {
 	out := map[string]*route.Admin{}
 	for _, st := range all {
 		for _, r := range RoutersOf(st) {
-			out[r.Name] = &route.Admin{Base: "http://" + r.Admin}
+			out[r.Name] = &route.Admin{Base: "http://" + r.Admin, Key: key}
 		}
 	}
 	return out

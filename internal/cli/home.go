@@ -127,10 +127,14 @@ func (h *home) routers(ctx context.Context) ([]fleet.Status, error) {
 	return out, nil
 }
 
-// admins lists the routers of the fleet by name.
+// admins lists the routers of the fleet by name, for pushes.
 func (h *home) admins(ctx context.Context) (map[string]*route.Admin, error) {
 	all, err := h.routers(ctx)
-	return pipeline.Admins(all), err
+	if err != nil {
+		return nil, err
+	}
+	key, err := route.MakeKey(ctx, h.store)
+	return pipeline.Admins(all, key), err
 }
 
 // deps wires a run to this home.

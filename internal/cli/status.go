@@ -84,7 +84,7 @@ func (h *home) status(ctx context.Context) (s status, err error) {
 		return s, err
 	}
 	s.Jobs = append(s.Jobs, all...)
-	admins := pipeline.Admins(all)
+	admins := pipeline.Admins(all, nil)
 	docs, err := h.store.List(ctx, route.Prefix)
 	if err != nil {
 		return s, err

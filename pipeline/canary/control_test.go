@@ -186,10 +186,14 @@ func newBench(t *testing.T, routers int) *bench {
 	for i := range routers {
 		b.gateways = append(b.gateways, b.gateway(fmt.Sprintf("router-%d", i+1), store))
 	}
+	key, err := route.MakeKey(b.t.Context(), store)
+	if err != nil {
+		b.t.Fatal(err)
+	}
 	b.control = &Control{Store: b.store, Alias: alias, Routers: func(context.Context) (map[string]*route.Admin, error) {
 		admins := map[string]*route.Admin{}
 		for _, g := range b.gateways {
-			admins[g.name] = &route.Admin{Base: g.admin.URL}
+			admins[g.name] = &route.Admin{Base: g.admin.URL, Key: key}
 		}
 		return admins, nil
 	}}

@@ -35,6 +35,7 @@ type Push struct {
 // Admin talks to one router's admin address. It is safe for concurrent use.
 type Admin struct {
 	Base string       // http://host:port
+	Key  Key          // for Push
 	HTTP *http.Client // nil: http.DefaultClient
 }
 
@@ -70,6 +71,9 @@ func (a *Admin) call(ctx context.Context, method, path, alias string, body []byt
 	req, err := http.NewRequestWithContext(ctx, method, u, bytes.NewReader(body))
 	if err != nil {
 		return err
+	}
+	if method == http.MethodPut {
+		req.Header.Set(HeaderSignature, a.Key.Sign(body))
 	}
 	client := a.HTTP
 	if client == nil {

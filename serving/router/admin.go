@@ -56,6 +56,10 @@ func (r *Router) putRoute(w http.ResponseWriter, req *http.Request) {
 	alias := req.PathValue("alias")
 	var p route.Push
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, 4*fleet.MaxBody))
+	if err == nil && !r.signed(req.Context(), body, req.Header.Get(route.HeaderSignature)) {
+		http.Error(w, "the push is not signed with the key in the fleet's store", http.StatusUnauthorized)
+		return
+	}
 	if err == nil {
 		err = json.Unmarshal(body, &p)
 	}

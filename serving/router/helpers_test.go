@@ -25,6 +25,16 @@ func newBufio(b []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(b
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
+// newKey is that of the store's fleet, which it makes.
+func newKey(t testing.TB, s fleet.Store) route.Key {
+	t.Helper()
+	k, err := route.MakeKey(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
 // engine is a server that speaks the API as an engine does.
 type engine struct {
 	*httptest.Server

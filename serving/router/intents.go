@@ -95,7 +95,7 @@ func (r *Router) sweep(ctx context.Context) error {
 		return err
 	}
 	there := make(map[string]bool, len(docs))
-	var errs []error
+	errs := []error{r.learn(ctx)}
 	for _, d := range docs {
 		alias, err := route.Alias(d.Name)
 		if err != nil {

@@ -140,6 +140,7 @@ type Router struct {
 	}
 
 	reread chan struct{} // tells that routes are wanted
+	key    key           // of pushes
 }
 
 // New makes a router. It serves nothing before Run has read the store.

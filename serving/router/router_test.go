@@ -832,7 +832,7 @@ func TestThreeRouters(t *testing.T) {
 			d := route.New("m", "run", "v1")
 			putRoute(t, s, d)
 
-			cut := &flaky{Store: s}
+			cut, key := &flaky{Store: s}, newKey(t, s)
 			var clocks [3]*skewed
 			var routers [3]*Router
 			var servers [3]*httptest.Server
@@ -905,7 +905,7 @@ func TestThreeRouters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if st, err := (&route.Admin{Base: admin.URL}).Push(t.Context(), doc.Rev, d); err != nil || st.Rev != doc.Rev || st.Leased {
+			if st, err := (&route.Admin{Base: admin.URL, Key: key}).Push(t.Context(), doc.Rev, d); err != nil || st.Rev != doc.Rev || st.Leased {
 				t.Errorf("pushed: %+v, %v", st, err)
 			}
 			if v := version(0); v != "v1" {
@@ -915,7 +915,7 @@ func TestThreeRouters(t *testing.T) {
 			// Rollback: pushed to the one without a store, watched by the rest.
 			d = route.Fallback(d)
 			rev := putRoute(t, s, d)
-			if st, err := (&route.Admin{Base: admin.URL}).Push(t.Context(), rev, d); err != nil || st.Rev != rev || st.Epoch != d.Epoch {
+			if st, err := (&route.Admin{Base: admin.URL, Key: key}).Push(t.Context(), rev, d); err != nil || st.Rev != rev || st.Epoch != d.Epoch {
 				t.Errorf("pushed: %+v, %v", st, err)
 			}
 			for i := range 3 {
@@ -936,7 +936,7 @@ func TestAdminHandler(t *testing.T) {
 	until(t, "the route is read", func() bool { st, ok := r.State("org/m"); return ok && st.Read >= 0 })
 	srv := httptest.NewServer(r.Admin())
 	defer srv.Close()
-	a := &route.Admin{Base: srv.URL}
+	a := &route.Admin{Base: srv.URL, Key: newKey(t, s)}
 	st, err := a.State(t.Context(), "org/m")
 	if err != nil || st.Router != "r1" || st.Rev != rev || st.Epoch != 1 || st.Shares["v1"] != route.Million || st.Leased {
 		t.Errorf("%+v, %v", st, err)
@@ -962,6 +962,7 @@ func TestAdminHandler(t *testing.T) {
 	}
 	for _, body := range []string{``, `{}`, `{"rev":1,"doc":{"alias":"other"}}`, `{"rev":1,"doc":null}`} {
 		req, _ := http.NewRequest("PUT", srv.URL+"/route/org%2Fm", strings.NewReader(body))
+		req.Header.Set(route.HeaderSignature, a.Key.Sign([]byte(body)))
 		if res, err := http.DefaultClient.Do(req); err != nil || res.StatusCode != 400 {
 			t.Errorf("%s: %v, %v", body, res, err)
 		}
