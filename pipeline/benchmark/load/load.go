@@ -126,6 +126,10 @@ func Run(ctx context.Context, target Target, p Pacer, source Source, o Options, 
 			break
 		}
 		q, err := source(i)
+		if err != nil && ctx.Err() != nil { // it ended with the run
+			stats.Stopped = true
+			break
+		}
 		if err != nil {
 			r.wg.Wait()
 			return stats, fmt.Errorf("making request %d: %w", i, err)
@@ -162,8 +166,11 @@ func Closed(ctx context.Context, target Target, n int, ramp, until time.Duration
 		if failed != nil || ctx.Err() != nil || at >= until || limit > 0 && made >= limit {
 			return nil, 0
 		}
-		if q, failed = source(made); failed != nil {
-			failed = fmt.Errorf("making request %d: %w", made, failed)
+		q, err := source(made)
+		if err != nil {
+			if ctx.Err() == nil {
+				failed = fmt.Errorf("making request %d: %w", made, err)
+			}
 			return nil, 0
 		}
 		made++
