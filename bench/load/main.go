@@ -262,8 +262,8 @@ func send(ctx context.Context, args []string) error {
 		emit = func(r *load.Result) error { return load.Write(out, r) }
 	}
 	client := load.NewClient()
-	defer client.CloseIdleConnections()
-	if _, err := stampsOf(client, *to); err != nil { // and forget those of a run before
+	defer client.Close()
+	if _, err := stampsOf(client.HTTP, *to); err != nil { // and forget those of a run before
 		return err
 	}
 	var all []*load.Result
@@ -290,10 +290,10 @@ func send(ctx context.Context, args []string) error {
 	var stats load.Stats
 	var err error
 	if *streams > 0 {
-		stats, err = load.Closed(ctx, load.HTTP(*to, client, nil), *streams, *length/3, *length, *streams, source, load.Options{}, keep)
+		stats, err = load.Closed(ctx, client.Target(*to, nil), *streams, *length/3, *length, *streams, source, load.Options{}, keep)
 	} else {
 		p := load.Limit(load.Poisson(*rate, 1), 0, *length)
-		stats, err = load.Run(ctx, load.HTTP(*to, client, nil), p, source, load.Options{}, keep)
+		stats, err = load.Run(ctx, client.Target(*to, nil), p, source, load.Options{}, keep)
 	}
 	if err != nil || lost != nil {
 		return fmt.Errorf("%v %v", err, lost)
@@ -301,7 +301,7 @@ func send(ctx context.Context, args []string) error {
 	spent = cpu() - spent
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	stamps, err := stampsOf(client, *to)
+	stamps, err := stampsOf(client.HTTP, *to)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (x *bench) prepare(ctx context.Context, changed func(string) bool) (err err
 	if err := x.makeSource(ctx, changed); err != nil {
 		return err
 	}
-	x.target = load.HTTP(x.base, x.client, x.header)
+	x.target = x.client.Target(x.base, x.header)
 	return x.begin(openai.Redact(u))
 }
 

@@ -29,7 +29,7 @@ type bench struct {
 	rec    *benchmark.Record
 	base   string
 	header http.Header
-	client *http.Client
+	client *load.Client
 	source load.Source
 	target load.Target
 	live   *live
@@ -44,7 +44,7 @@ type bench struct {
 // benchmark measures the server at --url.
 func (e *env) benchmark(ctx context.Context, b *benchFlags, changed func(string) bool) (err error) {
 	x := &bench{e: e, b: b, header: http.Header{}, client: load.NewClient()}
-	defer x.client.CloseIdleConnections()
+	defer x.client.Close()
 	if err := x.prepare(ctx, changed); err != nil {
 		return err
 	}

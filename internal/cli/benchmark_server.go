@@ -79,7 +79,7 @@ var counterNames = []struct{ engine, prompt, output string }{
 func (x *bench) counters(ctx context.Context) (prom.Samples, error) {
 	ctx, cancel := context.WithTimeout(ctx, preflight)
 	defer cancel()
-	return prom.Scrape(ctx, x.client, x.base+"/metrics")
+	return prom.Scrape(ctx, x.client.HTTP, x.base+"/metrics")
 }
 
 // engine is what answers, by what it says of itself.
@@ -110,7 +110,7 @@ func (x *bench) get(ctx context.Context, path string, to any) error {
 		return err
 	}
 	req.Header = x.header.Clone()
-	res, err := x.client.Do(req)
+	res, err := x.client.HTTP.Do(req)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -72,11 +71,11 @@ func (e *env) replay(ctx context.Context, path string, to []string, name, result
 		record = func(r *load.Result) error { return load.Write(out, r) }
 	}
 	client := load.NewClient()
-	defer client.CloseIdleConnections()
+	defer client.Close()
 	ok, failed := 0, 0
 	var targets []load.Target
 	for _, base := range to {
-		targets = append(targets, load.HTTP(base, client, http.Header{}))
+		targets = append(targets, client.Target(base, nil))
 	}
 	_, err = load.Run(ctx, inTurn(targets), pacer, source, load.Options{MaxOpen: 1000, Timeout: time.Minute}, func(r *load.Result) {
 		if err := record(r); err != nil {

@@ -15,7 +15,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -81,7 +80,7 @@ func Sweep(ctx context.Context, bases []string, requests []*load.Request, o Opti
 		return nil, nil, errors.New("no prompts to send")
 	}
 	client := load.NewClient()
-	defer client.CloseIdleConnections()
+	defer client.Close()
 	target := inTurn(bases, client)
 	next := 0
 	for i, rate := range o.Rates {
@@ -127,10 +126,10 @@ func failure(results []*load.Result) string {
 	return ""
 }
 
-func inTurn(bases []string, client *http.Client) load.Target {
+func inTurn(bases []string, client *load.Client) load.Target {
 	targets := make([]load.Target, len(bases))
 	for i, base := range bases {
-		targets[i] = load.HTTP(base, client, http.Header{})
+		targets[i] = client.Target(base, nil)
 	}
 	var next atomic.Uint64
 	return func(ctx context.Context, r *load.Request, now func() time.Duration, res *load.Result) {

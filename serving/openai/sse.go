@@ -25,137 +25,195 @@ type Event struct {
 // Done reports the [DONE] event that ends a stream.
 func (e Event) Done() bool { return string(e.Data) == "[DONE]" }
 
-// Reader reads server-sent events as the HTML standard defines them: lines end
-// in LF, CRLF or CR, data lines are joined, comments and unknown fields are
-// skipped. It never waits for a byte that the event at hand does not need.
+// Events takes server-sent events out of a stream's bytes as they come, however they
+// are cut, and as the HTML standard defines them: lines end in LF, CRLF or CR, data
+// lines are joined, comments and unknown fields are skipped. It reads nothing itself,
+// never waits for a byte that the event at hand does not need, and keeps no bytes but
+// those of an event that has not ended. Its zero value is at the beginning of a stream.
+type Events struct {
+	Max int // bytes of one event; 0: MaxEvent
+
+	line   []byte // begun and not ended
+	data   []byte // of the event at hand, joined
+	name   string
+	lines  int  // of data, in the event at hand
+	skipLF bool // the last line ended in CR
+	begun  bool // behind the place of a byte order mark
+}
+
+const byteOrderMark = "\xef\xbb\xbf"
+
+// keptBytes is the largest buffer that stays with a stream between its events.
+const keptBytes = 1 << 10
+
+// Next returns the next event that has data, and what of b is behind it. Without one, ok
+// is false and all of b has been taken. The event's data is valid until the next call
+// and as long as b.
+func (s *Events) Next(b []byte) (ev Event, rest []byte, ok bool, err error) {
+	if s.lines == 0 && cap(s.data) > keptBytes {
+		s.data = nil
+	}
+	var one []byte // the event's only line of data, where that lies in b
+	for {
+		line, rest, kept, ok := s.cut(b)
+		if !ok {
+			if one != nil {
+				s.data = append(s.data[:0], one...)
+			}
+			if len(s.line) > s.max() {
+				return Event{}, nil, false, ErrTooLong
+			}
+			return Event{}, nil, false, nil
+		}
+		b = rest
+		if len(line) == 0 {
+			ev, ok := s.end(one)
+			if ok {
+				return ev, b, true, nil
+			}
+			continue
+		}
+		field, value, _ := bytes.Cut(line, colon)
+		if len(value) > 0 && value[0] == ' ' {
+			value = value[1:]
+		}
+		switch string(field) {
+		case "data":
+			if len(s.data)*min(s.lines, 1)+len(one)+len(value) > s.max() {
+				return Event{}, nil, false, ErrTooLong
+			}
+			switch {
+			case s.lines == 0 && !kept && value != nil:
+				one = value
+			case s.lines == 0:
+				s.data = append(s.data[:0], value...)
+			default:
+				if one != nil {
+					s.data, one = append(s.data[:0], one...), nil
+				}
+				s.data = append(append(s.data, '\n'), value...)
+			}
+			s.lines++
+		case "event":
+			s.name = string(value)
+		}
+	}
+}
+
+var colon = []byte(":")
+
+func (s *Events) max() int {
+	if s.Max > 0 {
+		return s.Max
+	}
+	return MaxEvent
+}
+
+// end is a blank line.
+func (s *Events) end(one []byte) (ev Event, ok bool) {
+	if ok = s.lines > 0; ok {
+		ev = Event{Name: s.name, Data: s.data}
+		if one != nil {
+			ev.Data = one
+		}
+	}
+	s.name, s.lines = "", 0
+	return ev, ok
+}
+
+// cut takes a line off what is kept and b; without an end it keeps b. kept tells that
+// the line lies in the buffer that the next call writes to, and not in b.
+func (s *Events) cut(b []byte) (line, rest []byte, kept, ok bool) {
+	if s.skipLF && len(b) > 0 {
+		s.skipLF = false
+		if b[0] == '\n' {
+			b = b[1:]
+		}
+	}
+	for !s.begun && len(b) > 0 {
+		// The line has as many bytes of the mark as came, and nothing else.
+		if b[0] != byteOrderMark[len(s.line)] {
+			s.begun = true
+			break
+		}
+		if s.line, b = append(s.line, b[0]), b[1:]; len(s.line) == len(byteOrderMark) {
+			s.line, s.begun = s.line[:0], true
+		}
+	}
+	i := bytes.IndexByte(b, '\n')
+	before := b
+	if i >= 0 {
+		before = b[:i]
+	}
+	if j := bytes.IndexByte(before, '\r'); j >= 0 {
+		i, s.skipLF = j, true
+	}
+	if i < 0 {
+		s.line = append(s.line, b...)
+		return nil, nil, false, false
+	}
+	if len(s.line) == 0 {
+		return b[:i], b[i+1:], false, true
+	}
+	line = append(s.line, b[:i]...)
+	if s.line = line[:0]; cap(line) > keptBytes {
+		s.line = nil
+	}
+	return line, b[i+1:], true, true
+}
+
+// End is the end of the stream: io.EOF, and io.ErrUnexpectedEOF when it comes within a
+// line. An event whose closing blank line is missing is still delivered, and End is
+// called again: several servers end with a single line feed after [DONE].
+func (s *Events) End() (Event, error) {
+	if len(s.line) > 0 {
+		return Event{}, io.ErrUnexpectedEOF
+	}
+	if ev, ok := s.end(nil); ok {
+		return ev, nil
+	}
+	return Event{}, io.EOF
+}
+
+// Reader reads the Events of a stream.
 type Reader struct {
-	src        io.Reader
-	buf        []byte
-	start, end int // unread bytes
-	scanned    int // no line end in buf[start:scanned]
-	skipLF     bool
-	begun      bool
-	err        error
-	data       []byte
-	max        int
+	src    io.Reader
+	buf    []byte
+	rest   []byte // read and not yet taken
+	events Events
+	err    error
 }
 
 // NewReader reads events of at most max bytes from r; 0 is MaxEvent.
 func NewReader(r io.Reader, max int) *Reader {
-	if max <= 0 {
-		max = MaxEvent
-	}
-	return &Reader{src: r, buf: make([]byte, 4096), max: max}
+	return &Reader{src: r, buf: make([]byte, 4096), events: Events{Max: max}}
 }
 
-// Next returns the next event that has data. At the end of the stream it
-// returns io.EOF, and io.ErrUnexpectedEOF when the stream ends within a line.
-// An event whose closing blank line is missing is still delivered: several
-// servers end with a single line feed after [DONE].
+// Next returns the next event, whose data is valid until the next call, and at the end
+// what Events.End says.
 func (r *Reader) Next() (Event, error) {
-	var ev Event
-	r.data = r.data[:0]
-	has := false
 	for {
-		line, err := r.line()
-		if err == io.EOF && has {
-			ev.Data = r.data
-			return ev, nil
+		ev, rest, ok, err := r.events.Next(r.rest)
+		if r.rest = rest; ok || err != nil {
+			return ev, err
 		}
-		if err != nil {
-			return Event{}, err
+		if r.err == io.EOF {
+			return r.events.End()
 		}
-		if len(line) == 0 {
-			if has {
-				ev.Data = r.data
-				return ev, nil
-			}
-			ev.Name = ""
-			continue
-		}
-		field, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch string(field) {
-		case "data":
-			if has {
-				r.data = append(r.data, '\n')
-			}
-			if len(r.data)+len(value) > r.max {
-				return Event{}, ErrTooLong
-			}
-			r.data = append(r.data, value...)
-			has = true
-		case "event":
-			ev.Name = string(value)
-		}
-	}
-}
-
-func (r *Reader) line() ([]byte, error) {
-	for {
-		if r.skipLF && r.start < r.end {
-			if r.buf[r.start] == '\n' {
-				r.start++
-				r.scanned = max(r.scanned, r.start)
-			}
-			r.skipLF = false
-		}
-		if !r.begun && r.end-r.start >= 3 {
-			if bytes.HasPrefix(r.buf[r.start:r.end], []byte("\xef\xbb\xbf")) {
-				r.start += 3
-				r.scanned = r.start
-			}
-			r.begun = true
-		}
-		b := r.buf[r.scanned:r.end]
-		i := bytes.IndexByte(b, '\n')
-		if i >= 0 {
-			b = b[:i]
-		}
-		if j := bytes.IndexByte(b, '\r'); j >= 0 {
-			i, r.skipLF = j, true
-		}
-		if i >= 0 {
-			line := r.buf[r.start : r.scanned+i]
-			r.start = r.scanned + i + 1
-			r.scanned = r.start
-			return line, nil
-		}
-		r.scanned = r.end
 		if r.err != nil {
-			if r.err == io.EOF && r.start < r.end {
-				return nil, io.ErrUnexpectedEOF
-			}
-			return nil, r.err
+			return Event{}, r.err
 		}
 		if err := r.fill(); err != nil {
-			return nil, err
+			return Event{}, err
 		}
 	}
 }
 
 func (r *Reader) fill() error {
-	if r.start > 0 {
-		copy(r.buf, r.buf[r.start:r.end])
-		r.end -= r.start
-		r.scanned -= r.start
-		r.start = 0
-	}
-	if r.end == len(r.buf) {
-		if r.end > r.max {
-			return ErrTooLong
-		}
-		r.buf = append(r.buf, make([]byte, len(r.buf))...)
-	}
 	// A reader that keeps returning 0, nil is broken; bufio gives it 100 tries.
 	for range 100 {
-		n, err := r.src.Read(r.buf[r.end:])
-		r.end += n
-		if err != nil {
-			r.err = err
-			return nil
-		}
-		if n > 0 {
+		n, err := r.src.Read(r.buf)
+		if r.rest, r.err = r.buf[:n], err; n > 0 || err != nil {
 			return nil
 		}
 	}

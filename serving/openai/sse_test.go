@@ -184,6 +184,81 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
+// pushAll gives in to an Events in pieces of the lengths in cuts, again and again.
+func pushAll(in []byte, cuts []byte) (events []string, err error) {
+	var s Events
+	take := func(ev Event) {
+		e := string(ev.Data)
+		if ev.Name != "" {
+			e = ev.Name + "=" + e
+		}
+		events = append(events, e)
+	}
+	for i := 0; len(in) > 0; i++ {
+		n := len(in)
+		if len(cuts) > 0 {
+			n = min(n, 1+int(cuts[i%len(cuts)]))
+		}
+		// A piece's bytes are gone when the next comes.
+		piece := bytes.Clone(in[:n])
+		for rest := piece; ; {
+			ev, r, ok, err := s.Next(rest)
+			if err != nil {
+				return events, err
+			}
+			if !ok {
+				break
+			}
+			take(ev)
+			rest = r
+		}
+		clear(piece)
+		in = in[n:]
+	}
+	for {
+		ev, err := s.End()
+		if err != nil {
+			return events, err
+		}
+		take(ev)
+	}
+}
+
+func FuzzEvents(f *testing.F) {
+	for _, s := range []string{"data: a\n\ndata: bcd\n\n", "event: x\r\ndata: a\rdata:b\n\n:c\n\n", "\xef\xbb\xbfdata\n\ndata: [DONE]", "\n\xef\xbb\xbfdata: a\n\n", "data:\ndata: a\ndata\n\n"} {
+		f.Add([]byte(s), []byte{0, 2, 6})
+	}
+	f.Fuzz(func(t *testing.T, in, cuts []byte) {
+		want, cut := slowEvents(in)
+		got, err := pushAll(in, cuts)
+		if !slices.Equal(got, want) || err != map[bool]error{true: io.ErrUnexpectedEOF, false: io.EOF}[cut] {
+			t.Fatalf("%q cut by %v: got %q, %v; want %q, cut %v", in, cuts, got, err, want, cut)
+		}
+	})
+}
+
+// Whole events need no memory, and what an event in pieces needed is not kept.
+func TestEventsKeepsLittle(t *testing.T) {
+	var s Events
+	whole := []byte("data: " + strings.Repeat("a", 200) + "\n\n")
+	if n := testing.AllocsPerRun(100, func() {
+		if _, _, ok, _ := s.Next(whole); !ok {
+			t.Fatal("no event")
+		}
+	}); n != 0 || cap(s.line)+cap(s.data) != 0 {
+		t.Errorf("%v allocations an event, %d bytes kept", n, cap(s.line)+cap(s.data))
+	}
+	large := []byte("data: " + strings.Repeat("a", 1<<20) + "\ndata: b\n\n")
+	for i, b := range [][]byte{large[:1<<19], large[1<<19 : len(large)-4], large[len(large)-4:], whole} {
+		if ev, _, ok, err := s.Next(b); ok != (i > 1) || err != nil || i == 2 && len(ev.Data) != 1<<20+2 {
+			t.Fatalf("piece %d: %v, %v, %d bytes", i, ok, err, len(ev.Data))
+		}
+	}
+	if n := cap(s.line) + cap(s.data); n > 2*keptBytes {
+		t.Errorf("%d bytes kept", n)
+	}
+}
+
 func BenchmarkReader(b *testing.B) {
 	chunk := `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}]}` + "\n\n"
 	in := strings.Repeat(chunk, 100)

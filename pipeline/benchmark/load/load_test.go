@@ -6,14 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -245,14 +243,22 @@ func serve(t *testing.T, script http.HandlerFunc) *httptest.Server {
 
 func one(t *testing.T, script http.HandlerFunc, r *Request) *Result {
 	t.Helper()
-	srv := serve(t, script)
-	var got *Result
-	_, err := Run(t.Context(), HTTP(srv.URL, NewClient(), http.Header{"Authorization": {"Bearer k"}}), Limit(Constant(1), 1, 0),
-		func(int) (*Request, error) { return r, nil }, Options{}, func(r *Result) { got = r })
-	if err != nil {
+	return ask(t, client(t).Target(serve(t, script).URL, nil), r)
+}
+
+// ask sends r alone.
+func ask(t *testing.T, target Target, r *Request) (got *Result) {
+	t.Helper()
+	if _, err := Run(t.Context(), target, Trace([]time.Duration{0}), func(int) (*Request, error) { return r, nil }, Options{}, func(r *Result) { got = r }); err != nil {
 		t.Fatal(err)
 	}
 	return got
+}
+
+func client(t *testing.T) *Client {
+	c := NewClient()
+	t.Cleanup(c.Close)
+	return c
 }
 
 func chat(t *testing.T) *Request {
@@ -409,102 +415,57 @@ func TestTraps(t *testing.T) {
 		}, func(r *Result, _ []time.Duration) bool { _, ok := r.TTFT(); return !ok && r.OK() }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			// A gate is passed when the client has read all that went before, so
-			// the gate's time lies behind it and before what follows.
-			var m meter
-			m.cond.L = &m.mu
-			var gates []time.Duration
-			var now func() time.Duration
-			srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
-				tt.script(openai.NewWriter(counted{w, &m}), func() {
-					m.drained()
-					gates = append(gates, now())
+			// Whole events, and bytes one by one: what a byte means does not depend on
+			// what it came with. A gate lies a millisecond behind what was sent before it
+			// and before what is sent after.
+			for _, most := range []int{1 << 20, 1} {
+				got := &Result{Stream: true, Sent: 1, Count: CountUnknown}
+				w := fed{a: &answer{r: chat(t), res: got}, at: ms, most: most}
+				w.a.begin(&http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}}, w.at)
+				var gates []time.Duration
+				tt.script(openai.NewWriter(&w), func() {
+					w.at += ms
+					gates = append(gates, w.at)
+					w.at += ms
 				})
-			})
-			var got *Result
-			client := NewClient()
-			client.Transport = metered{client.Transport, &m}
-			send := HTTP(srv.URL, client, nil)
-			target := func(ctx context.Context, r *Request, clock func() time.Duration, res *Result) {
-				now = clock
-				send(ctx, r, clock, res)
-			}
-			if _, err := Run(t.Context(), target, Limit(Constant(1), 1, 0), func(int) (*Request, error) { return chat(t), nil }, Options{}, func(r *Result) { got = r }); err != nil {
-				t.Fatal(err)
-			}
-			srv.Close() // the script has ended, too
-			if !tt.check(got, gates) {
-				t.Errorf("%+v, gates %v", got, gates)
-			}
-			for _, c := range Summarise([]*Result{got}, Stats{}, SLO{}).Checks {
-				if !c.OK && c.Name != "counted" && c.Name != "lag" {
-					t.Errorf("%s: %s", c.Name, c.Note)
+				w.a.end(nil, w.at)
+				w.a.close()
+				got.End = w.at
+				if !tt.check(got, gates) {
+					t.Errorf("at most %d bytes at a time: %+v, gates %v", most, got, gates)
+				}
+				for _, c := range Summarise([]*Result{got}, Stats{}, SLO{}).Checks {
+					if !c.OK && c.Name != "counted" && c.Name != "lag" {
+						t.Errorf("%s: %s", c.Name, c.Note)
+					}
 				}
 			}
 		})
 	}
 }
 
-// meter counts what a server wrote and what its client has taken in.
-type meter struct {
-	mu            sync.Mutex
-	cond          sync.Cond
-	written, read int
-	waiting       bool // the client asks for more
+// fed is a connection without one: what is written is read at once, at most bytes at a
+// time.
+type fed struct {
+	a    *answer
+	at   time.Duration
+	most int
 }
 
-func (m *meter) drained() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for m.read < m.written || !m.waiting && m.written > 0 {
-		m.cond.Wait()
+func (f *fed) Header() http.Header { return http.Header{} }
+
+func (f *fed) WriteHeader(int) {}
+
+func (f *fed) Flush() {}
+
+func (f *fed) Write(b []byte) (int, error) {
+	for piece := range slices.Chunk(bytes.Clone(b), f.most) {
+		if !f.a.done {
+			f.a.feed(piece, f.at)
+		}
+		clear(piece)
 	}
-}
-
-type counted struct {
-	http.ResponseWriter
-	m *meter
-}
-
-func (c counted) Unwrap() http.ResponseWriter { return c.ResponseWriter }
-
-func (c counted) Write(b []byte) (int, error) {
-	n, err := c.ResponseWriter.Write(b)
-	c.m.mu.Lock()
-	defer c.m.mu.Unlock()
-	c.m.written += n
-	return n, err
-}
-
-type metered struct {
-	http.RoundTripper
-	m *meter
-}
-
-func (t metered) RoundTrip(r *http.Request) (*http.Response, error) {
-	res, err := t.RoundTripper.RoundTrip(r)
-	if err == nil {
-		res.Body = body{res.Body, t.m}
-	}
-	return res, err
-}
-
-type body struct {
-	io.ReadCloser
-	m *meter
-}
-
-func (b body) Read(p []byte) (int, error) {
-	b.m.mu.Lock()
-	b.m.waiting = true
-	b.m.cond.Broadcast()
-	b.m.mu.Unlock()
-	n, err := b.ReadCloser.Read(p)
-	b.m.mu.Lock()
-	b.m.waiting = false
-	b.m.read += n
-	b.m.mu.Unlock()
-	return n, err
+	return len(b), nil
 }
 
 func TestNotStreamedAndRefused(t *testing.T) {
@@ -735,24 +696,15 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// The client's own cost a chunk, with the server's and the kernel's in it.
-func BenchmarkChunk(b *testing.B) {
-	const chunks = 1000
-	line := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}]}` + "\n\n")
-	var body bytes.Buffer
-	for range chunks {
-		body.Write(line)
-	}
-	body.WriteString("data: [DONE]\n\n")
-	now := func() func() time.Duration { s := time.Now(); return func() time.Duration { return time.Since(s) } }()
+// What an event costs once it has been read.
+func BenchmarkEvent(b *testing.B) {
+	piece := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}]}` + "\n\n")
+	a := answer{r: &Request{Stream: true}, res: &Result{Gaps: make([]time.Duration, 0, 1)}, sse: true}
 	b.ReportAllocs()
 	for b.Loop() {
-		var p openai.Peek
-		if err := stream(bytes.NewReader(body.Bytes()), now, &Result{}, &p); err != nil {
-			b.Fatal(err)
-		}
+		a.feed(piece, 1)
+		a.res.Gaps = a.res.Gaps[:0]
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/chunks, "ns/chunk")
 }
 
 // Gaps of a gamma distribution vary by 1/√burstiness of their mean, and are not
@@ -1029,47 +981,5 @@ func TestUsageOnEachEvent(t *testing.T) {
 	}, chat(t))
 	if !r.OK() || r.FirstTokens != 2 || !slices.Equal(r.Steps, []int{1, 4}) || r.Output != 7 || r.Input != 5 {
 		t.Errorf("%+v", r)
-	}
-}
-
-type closing struct {
-	http.RoundTripper
-	left int
-}
-
-func (c *closing) RoundTrip(r *http.Request) (*http.Response, error) {
-	if c.left--; c.left >= 0 {
-		return nil, errors.New(idleClosed)
-	}
-	return c.RoundTripper.RoundTrip(r)
-}
-
-// A kept connection that the server closed meanwhile is no failure of the request;
-// llama.cpp's server closes them after five seconds. One that fails in any other way
-// is, and is not sent again.
-func TestClosedIdleConnection(t *testing.T) {
-	var served atomic.Int32
-	srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if served.Add(1) == 2 {
-			panic(http.ErrAbortHandler)
-		}
-		s := openai.NewWriter(w)
-		s.Send(delta(openai.Delta{Content: "a"}))
-		s.Done()
-	})
-	client := NewClient()
-	client.Transport = &closing{client.Transport, 2}
-	var got []*Result
-	if _, err := Run(t.Context(), HTTP(srv.URL, client, nil), Trace([]time.Duration{0}), func(int) (*Request, error) { return chat(t), nil }, Options{}, func(r *Result) { got = append(got, r) }); err != nil {
-		t.Fatal(err)
-	}
-	if !got[0].OK() || served.Load() != 1 || got[0].FirstToken == 0 {
-		t.Errorf("%d served, %+v", served.Load(), got[0])
-	}
-	if _, err := Run(t.Context(), HTTP(srv.URL, client, nil), Trace([]time.Duration{0}), func(int) (*Request, error) { return chat(t), nil }, Options{}, func(r *Result) { got = append(got, r) }); err != nil {
-		t.Fatal(err)
-	}
-	if got[1].Kind != KindConnect || served.Load() != 2 {
-		t.Errorf("%d served, %+v", served.Load(), got[1])
 	}
 }
