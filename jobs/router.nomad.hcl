@@ -36,6 +36,12 @@ variable "memory" {
   description = "MiB"
 }
 
+variable "records_path" {
+  type        = string
+  default     = ""
+  description = "where the router writes records of requests: the host volume records is seen there; empty: it writes none"
+}
+
 # A list of objects: name, count, argv, env, port (0: Nomad picks), admin (a second port,
 # for controllers; 0: Nomad picks; -1: none), path of the health check, interval, timeout
 # and grace (between the signal to stop and the kill).
@@ -105,6 +111,15 @@ job "llmops" {
         delay_function = "constant"
         unlimited      = true
       }
+      # raw_exec sees the node's own folders.
+      dynamic "volume" {
+        for_each = var.records_path == "" || var.driver == "raw_exec" ? [] : ["records"]
+        labels   = ["records"]
+        content {
+          type   = "host"
+          source = volume.value
+        }
+      }
       network {
         dynamic "port" {
           for_each = group.value.port == 0 ? [] : [group.value.port]
@@ -152,6 +167,14 @@ job "llmops" {
           args    = slice(group.value.argv, 1, length(group.value.argv))
         }
         env = group.value.env
+
+        dynamic "volume_mount" {
+          for_each = var.records_path == "" || var.driver == "raw_exec" ? [] : [var.records_path]
+          content {
+            volume      = "records"
+            destination = volume_mount.value
+          }
+        }
 
         # The agent's own API, with a token of this job's identity: give the job an ACL
         # policy of what it must read and write.

@@ -308,3 +308,27 @@ func TestRoofOfThisMachine(t *testing.T) {
 		}
 	}
 }
+
+// Adapters that requests name are in the job, where routers find them.
+func TestAdaptersOfAJob(t *testing.T) {
+	lora := engine.LoRA{Modules: map[string]string{"latin": "/b", "french": "/a"}}
+	for kind, want := range map[string]string{"vllm": "french,latin", "embedded": "french,latin", "tgi": ""} {
+		j, err := engineJob(Spec{Name: "q", Placement: Placement{GPU: CPU}}, Version{Dir: "/w"}, Engine{Kind: kind, LoRA: lora})
+		if err != nil || j.Meta["adapters"] != want {
+			t.Errorf("%s: %q, %v", kind, j.Meta["adapters"], err)
+		}
+	}
+}
+
+// Routers are started with the records that the fleet's file asks for.
+func TestRouterJobRecords(t *testing.T) {
+	a := &Attempt{Deps: Deps{Dir: "/state"}}
+	j, err := a.routerJob(0, routerName)
+	if err != nil || slices.Contains(j.Groups[0].Argv, "--records") {
+		t.Errorf("%v, %v", j.Groups, err)
+	}
+	a.Deps.Records = Recording{Dir: "/r", Size: 64 << 20}
+	if j, err = a.routerJob(0, routerName); err != nil || !strings.Contains(strings.Join(j.Groups[0].Argv, " "), " --records /r --records-size 65536KiB --state /state") {
+		t.Errorf("%v, %v", j.Groups, err)
+	}
+}

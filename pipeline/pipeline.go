@@ -49,6 +49,7 @@ type Deps struct {
 	Sources   download.Sources                                       // where models come from
 	Dir       string                                                 // where artefacts are laid out as files
 	Shared    *Shared                                                // how nodes get weights; nil: they see Dir
+	Records   Recording                                              // that routers write
 	Cluster   string                                                 // by what name a task finds the cluster that it is part of; empty: the fleet is this machine
 	Ceilings  func() *ceiling.Ceilings                               // of the machine that replicas without a GPU run on, as measured; nil: not
 	Build     string                                                 // of this program, which is the embedded engine's version too

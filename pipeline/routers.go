@@ -65,11 +65,24 @@ func (a *Attempt) routerJobs() int {
 	return max(1, a.Opts.Routers)
 }
 
+// Recording is what new routers write down of each request, for llmops cost and
+// benchmark.
+type Recording struct {
+	Dir  string // a folder of each router's machine; empty: they write none
+	Size int64  // bytes of a router's files; 0: its default
+}
+
 // routerJob is the i-th of them. Addresses on this machine are fixed when the job is
 // made, so that a restarted router is the same one to everybody; on a cluster the
 // port is.
 func (a *Attempt) routerJob(i int, name string) (fleet.Job, error) {
 	argv := []string{"${LLMOPS_BIN}", "router", "serve", "--listen", "${LLMOPS_ADDR}", "--admin", "${LLMOPS_ADMIN}", "--name", name}
+	if r := a.Deps.Records; r.Dir != "" {
+		argv = append(argv, "--records", r.Dir)
+		if r.Size > 0 {
+			argv = append(argv, "--records-size", fmt.Sprintf("%dKiB", r.Size>>10))
+		}
+	}
 	g := fleet.Group{Name: "main", Count: 1, Check: fleet.Check{Path: "/health"}}
 	if a.Deps.Cluster != "" {
 		g.Count = max(1, a.Opts.Routers)

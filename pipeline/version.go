@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"llmops/fleet"
@@ -125,6 +127,9 @@ func CandidateJob(s Spec) (fleet.Job, error) {
 	return engineJob(s, v, s.Engine)
 }
 
+// byName are the engines whose adapters requests ask for by name, in the model's place.
+var byName = []string{"embedded", "vllm", "sglang"}
+
 // engineJob is the job that serves v.
 func engineJob(s Spec, v Version, e Engine) (fleet.Job, error) {
 	g, err := engine.Group(serve(s, v, e))
@@ -135,6 +140,9 @@ func engineJob(s Spec, v Version, e Engine) (fleet.Job, error) {
 	meta := map[string]string{"alias": s.Name, "version": v.Name, "role": v.Scheme}
 	if e.Kind != "embedded" {
 		meta["engine"] = e.Kind
+	}
+	if named := slices.Sorted(maps.Keys(e.LoRA.Modules)); len(named) > 0 && slices.Contains(byName, e.Kind) {
+		meta["adapters"] = strings.Join(named, ",") // no name has a comma
 	}
 	if s.Task != "" {
 		meta["task"] = string(s.Task)

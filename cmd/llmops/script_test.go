@@ -90,6 +90,7 @@ func TestScript(t *testing.T) {
 			"nomad":      nomad,
 			"hub":        hub, "site": site, "bucket": bucket,
 			"engine": engine, "quicken": quicken,
+			"router": router, "ask": ask, "stop-router": stopRouter,
 		},
 	})
 }

@@ -100,6 +100,29 @@ func TestJobFiles(t *testing.T) {
 	}
 }
 
+// A router that writes records sees the host volume for them, except where it sees the
+// node's folders anyway.
+func TestRouterRecords(t *testing.T) {
+	c := agent(t)
+	text, err := fs.ReadFile(jobs.Files, "router.nomad.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		vars string
+		want bool
+	}{{"", false}, {"records_path = \"/var/lib/llmops/records\"", true}, {"records_path = \"/r\"\ndriver = \"raw_exec\"", false}} {
+		job := parseFile(t, c, string(text), variablesOf(t, "router.nomad.hcl", "default", "", "")+"\n"+tt.vars)
+		g := job.TaskGroups[0]
+		if got := g.Volumes["records"] != nil && len(g.Tasks[0].VolumeMounts) == 1; got != tt.want {
+			t.Errorf("%s: volumes %v, mounts %v", tt.vars, g.Volumes, g.Tasks[0].VolumeMounts)
+		}
+		if res, _, err := c.Jobs().Validate(job, nil); err != nil || len(res.ValidationErrors) > 0 || res.Error != "" {
+			t.Errorf("%s: %+v, %v", tt.vars, res, err)
+		}
+	}
+}
+
 func parseFile(t *testing.T, c *api.Client, text, vars string) *api.Job {
 	t.Helper()
 	job, err := c.Jobs().ParseHCLOpts(&api.JobsParseRequest{JobHCL: text, Variables: vars, Canonicalize: true})

@@ -99,7 +99,7 @@ func (b *benchFlags) flags(c *cobra.Command) {
 	f.BoolVar(&b.sweep, "sweep", false, "find the knee, and the highest rate that holds --slo")
 	f.Float64Var(&b.most, "most", 0, "the highest rate of a sweep; default: until the server does not keep up")
 	f.Float64Var(&b.resolution, "resolution", 0.1, "how close a sweep comes to a limit, as a share of the rate")
-	f.StringVar(&b.trace, "trace", "", "a recording to replay")
+	f.StringVar(&b.trace, "trace", "", "a recording to replay: a file, or a folder of routers' records")
 	f.StringVar(&b.traceFormat, "trace-format", "", "its format; default: the one whose columns it has")
 	f.BoolVar(&b.traceSort, "trace-sort", false, "put its requests in the order of their times")
 	f.Float64Var(&b.load.Speed, "speed", 1, "how many times faster than recorded")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"llmops/pipeline/benchmark/prompt"
 	"llmops/pipeline/benchmark/trace"
 	"llmops/serving/openai"
+	records "llmops/serving/trace"
 )
 
 // ahead is how many requests are made before they are due.
@@ -205,17 +207,28 @@ func (x *bench) makeSource(ctx context.Context, changed func(string) bool) error
 // replay reads the trace and completes the load.
 func (x *bench) replay(m *prompt.Maker, changed func(string) bool) (load.Source, error) {
 	b := x.b
-	f, err := os.Open(b.trace)
+	names, err := records.Files(b.trace)
 	if err != nil {
 		return nil, &exitError{exitUsage, fmt.Errorf("opening the trace: %w", err)}
 	}
-	defer f.Close()
-	if messages(f) {
-		return x.traffic(f, changed)
+	var files []io.Reader
+	for _, name := range names {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, &exitError{exitUsage, fmt.Errorf("opening the trace: %w", err)}
+		}
+		defer f.Close()
+		if len(names) == 1 && messages(f) {
+			return x.traffic(f, changed)
+		}
+		files = append(files, f)
 	}
-	t, err := trace.Read(f, trace.Options{Format: b.traceFormat, Sort: b.traceSort})
+	t, err := trace.ReadAll(files, trace.Options{Format: b.traceFormat, Sort: b.traceSort})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", b.trace, err)
+	}
+	if t.Cut > 0 {
+		x.warn("%s", cutLines(t.Cut))
 	}
 	b.load.Content += fmt.Sprintf(" (%s, %d requests)", t.Format, len(t.Rows))
 	if t.Dropped > 0 {

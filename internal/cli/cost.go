@@ -34,11 +34,12 @@ says at which load both cost the same.
 
   llmops cost examples/assumptions.yaml
   llmops cost examples/assumptions.yaml --what-if cost.spot=50% --what-if cost.spot_discount=60%
-  llmops cost examples/assumptions.yaml --usage examples/usage.jsonl --nodes 1
+  llmops cost examples/assumptions.yaml --usage /var/lib/llmops/records --nodes 1
   llmops cost examples/assumptions.yaml --below 2.50
 
-A line of usage is a JSON object with time, input_tokens and output_tokens, and where
-known tenant, workload, adapter and cached_tokens. --below exits 3 when a million
+Usage is what routers write with --records, or a file in which each line is a JSON object
+with time, input_tokens and output_tokens, and where known tenant, workload, adapter and
+cached_tokens. --below exits 3 when a million
 output tokens (--of: input tokens, or a request) cost that much or more, and 5 when the
 usage is too short to tell.
 
@@ -79,7 +80,7 @@ usage is too short to tell.
 	fl.StringArrayVar(&f.whatIf, "what-if", nil, "KEY=VALUE; may be repeated")
 	fl.StringVar(&f.name, "case", "", "a case of the file as what-if")
 	fl.StringVar(&f.run, "run", "", "a run, or the file of its JSON report, that measured the model on this GPU")
-	fl.StringVar(&f.sizeFlags.usage, "usage", "", "a file of recorded usage, JSON Lines")
+	fl.StringVar(&f.sizeFlags.usage, "usage", "", "recorded usage: a file of JSON Lines, or a folder of routers' records")
 	fl.Float64Var(&f.nodes, "nodes", 0, "nodes that were paid for; default: fleet.nodes of the assumptions")
 	fl.Float64Var(&f.below, "below", 0, "dollars that the price has to be below, else exit 3")
 	fl.StringVar(&f.of, "of", priceNames[0], "which price --below is about: "+strings.Join(priceNames, ", "))
@@ -100,6 +101,7 @@ type priced struct {
 	Compared *cost.Comparison `json:"compared,omitempty"`
 	Recorded *cost.Bill       `json:"recorded,omitempty"`
 	People   float64          `json:"recorded_people_dollars,omitempty"` // of the same hours
+	LeftOut  *cost.Left       `json:"left_out,omitempty"`                // of what was recorded
 	Warnings []string         `json:"warnings,omitempty"`
 	capacity cost.Capacity    // of a node
 	perNode  float64          // dollars an hour
@@ -144,6 +146,10 @@ func (o *priced) recorded(p *sizePlan, t *cost.Tally, nodes float64) {
 		warn("the busiest hour takes %.2f times the %g nodes: the rates of the assumptions are too low, or more nodes were paid for (--nodes)", b.PeakBusy, o.Nodes)
 	case b.Busy < busyTooLow:
 		warn("the nodes are busy for %s of the time: what idle ones cost is shared by use", percent(b.Busy))
+	}
+	o.Warnings = append(o.Warnings, leftOut(t.Left)...)
+	if t.Left != (cost.Left{}) {
+		o.LeftOut = &t.Left
 	}
 	if b.Hours > 0 && b.Hours < fewestHours {
 		warn("%g hours are less than a day, and load follows the day", b.Hours)

@@ -38,6 +38,7 @@ func (e *env) onFleet(h *home) error {
 			h.shared = &pipeline.Shared{Registry: bucket, Dir: f.Nomad.Models, By: "llmops " + readVersion().Version}
 		}
 	}
+	h.records = pipeline.Recording{Dir: f.Records.Dir, Size: f.Records.Size}
 	if f.Scheduler == "local" {
 		return nil
 	}
@@ -55,7 +56,7 @@ func (e *env) onFleet(h *home) error {
 			return unwritable(err)
 		}
 	}
-	h.placing = &placing{file: f.File, nomad: n, state: cmp.Or(n.Models, h.dir)}
+	h.placing = &placing{file: f.File, nomad: n, state: cmp.Or(n.Models, h.dir), records: f.Records.Dir}
 	if err := h.placing.check(); err != nil {
 		return err
 	}

@@ -36,6 +36,7 @@ type home struct {
 	blobs     fleet.Blobs
 	bucket    string // that blobs are in; empty: a folder
 	shared    *pipeline.Shared
+	records   pipeline.Recording
 	scheduler scheduler
 	sources   download.Sources
 	fleet     string   // the file that names the fleet; empty: this machine
@@ -141,7 +142,7 @@ func (h *home) admins(ctx context.Context) (map[string]*route.Admin, error) {
 func (h *home) deps() pipeline.Deps {
 	d := pipeline.Deps{
 		Sources: h.sources,
-		Store:   h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Shared: h.shared, Build: build(), Now: time.Now, Admins: h.admins,
+		Store:   h.store, Blobs: h.blobs, Scheduler: h.scheduler, Dir: h.dir, Shared: h.shared, Records: h.records, Build: build(), Now: time.Now, Admins: h.admins,
 		Stages: pipeline.Stages(), Abandon: pipeline.Abandon, Alive: h.alive,
 	}
 	if h.fleet != "" {

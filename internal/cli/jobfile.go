@@ -22,6 +22,8 @@ type placing struct {
 	file  string // the fleet.yaml; empty: there is none
 	nomad config.Nomad
 	state string // engines see weights below it: the state directory, or nomad.models
+
+	records string // the folder of routers' records; empty: there are none
 }
 
 // job is the job file of a job of ours, and its variables.
@@ -30,6 +32,9 @@ func (p *placing) job(j fleet.Job) (nomad.File, error) {
 	switch kind := j.Meta["engine"]; {
 	case j.Kind == fleet.Router:
 		f.Name = "router.nomad.hcl"
+		if p.records != "" {
+			f.Vars["records_path"] = p.records
+		}
 	case j.Kind == fleet.Engine && kind != "" && kind != "embedded":
 		return p.engine(kind)
 	}

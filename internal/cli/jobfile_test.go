@@ -38,8 +38,12 @@ func TestPlacingJob(t *testing.T) {
 			nomad.File{Name: "engine-bare.nomad.hcl", Program: "/opt/vllm", Vars: map[string]any{"driver": "exec"}}},
 		{"by a file that has all written down", config.Nomad{Engines: map[string]config.Engine{"vllm": {Driver: "docker", File: own}}}, engine("vllm"),
 			nomad.File{Name: own, Host: "0.0.0.0", Vars: map[string]any{}}},
+		{"a router with records", config.Nomad{Bin: "records"}, fleet.Job{Kind: fleet.Router}, nomad.File{Name: "router.nomad.hcl", Vars: map[string]any{"records_path": "/records"}}},
 	} {
 		p := &placing{file: "fleet.yaml", nomad: c.n, state: "/state"}
+		if c.n.Bin == "records" {
+			p.records = "/records"
+		}
 		got, err := p.job(c.j)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)

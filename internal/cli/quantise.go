@@ -225,21 +225,28 @@ func quantiseOptions(o *quantise.Options, memory, scales string) (err error) {
 	if o.TensorParallel < 1 {
 		return usage("--tp %d: want 1 or more", o.TensorParallel)
 	}
-	number, unit := memory, int64(1)
+	if o.Memory, err = bytesOf("--memory", memory); err != nil {
+		return err
+	}
+	if scales != "" {
+		o.Scales, err = quantise.ReadScales(scales)
+	}
+	return err
+}
+
+// bytesOf reads a size that a flag gives as text.
+func bytesOf(flag, text string) (int64, error) {
+	number, unit := text, int64(1)
 	for suffix, n := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
-		if before, ok := strings.CutSuffix(memory, suffix); ok {
+		if before, ok := strings.CutSuffix(text, suffix); ok {
 			number, unit = before, n
 		}
 	}
 	n, err := strconv.ParseInt(number, 10, 32)
 	if err != nil || n < 1 {
-		return usage("--memory %q: want a size such as 512MiB", memory)
+		return 0, usage("%s %q: want a size such as 512MiB", flag, text)
 	}
-	o.Memory = n * unit
-	if scales != "" {
-		o.Scales, err = quantise.ReadScales(scales)
-	}
-	return err
+	return n * unit, nil
 }
 
 func dims(shape []int64) string {

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"llmops/serving/router"
+	"llmops/serving/trace"
 )
 
 func newRouterCmd(e *env) *cobra.Command {
@@ -23,7 +26,7 @@ func newRouterCmd(e *env) *cobra.Command {
 }
 
 func newRouterServeCmd(e *env) *cobra.Command {
-	var listen, admin, state string
+	var listen, admin, state, records, size string
 	var o router.Options
 	c := &cobra.Command{
 		Use:   "serve",
@@ -31,6 +34,14 @@ func newRouterServeCmd(e *env) *cobra.Command {
 		Long: `Serve runs a router: an OpenAI-compatible gateway on --listen and, on --admin,
 what controllers talk to. It reads routes and replicas from the state directory
 and needs nobody else to go on.
+
+  llmops router serve --records /var/lib/llmops/records --records-size 4GiB
+
+With --records it writes a line for each request: who asked which version for how many
+tokens, when, and how it ended. There is no word of a prompt or an answer in it: of
+prompts there are hashes, under a key that the folder has in its file key. llmops cost
+--usage bills such a folder, llmops benchmark --trace replays it. A disk that is full or
+slow costs records, which /metrics counts, and never a request.
 
 ` + exitHelp,
 		Args: cobra.NoArgs,
@@ -45,6 +56,9 @@ and needs nobody else to go on.
 			}
 			o.Store = h.store
 			o.Log = slog.New(slog.NewTextHandler(e.err, nil))
+			if o.Records, err = recorder(records, size, o); err != nil {
+				return err
+			}
 			return e.serveRouter(cmd.Context(), o, listen, admin)
 		},
 	}
@@ -54,7 +68,32 @@ and needs nobody else to go on.
 	c.Flags().StringVar(&o.Name, "name", "router", "the name in reports")
 	c.Flags().StringVar(&o.Zone, "zone", "", "the zone it serves")
 	c.Flags().StringVar(&o.Pool, "pool", "", "the pool it serves")
+	c.Flags().StringVar(&records, "records", "", "a folder for a record of each request; without, there are none")
+	c.Flags().StringVar(&size, "records-size", "1GiB", "what this router's files there may take; the oldest go first")
 	return c
+}
+
+// recorder is what writes records into a folder; nil without one.
+func recorder(dir, size string, o router.Options) (*trace.Recorder, error) {
+	n, err := bytesOf("--records-size", size)
+	if err != nil || dir == "" {
+		return nil, err
+	}
+	if n < trace.MinSize {
+		return nil, usage("--records-size %s: want at least %d KiB", size, trace.MinSize>>10)
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, usage("--records: %w", err)
+	}
+	key, err := trace.MakeKey(filepath.Join(dir, trace.KeyFile))
+	if err != nil {
+		return nil, usage("--records: %w", err)
+	}
+	r, err := trace.NewRecorder(trace.Options{Dir: dir, Name: o.Name, Size: n, Key: key, Log: o.Log})
+	if err != nil {
+		return nil, usage("--records: %w", err)
+	}
+	return r, nil
 }
 
 func (e *env) serveRouter(ctx context.Context, o router.Options, listen, admin string) error {

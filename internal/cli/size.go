@@ -78,7 +78,7 @@ model with what a run measured, --usage takes the traffic from recorded usage.
 	fl.StringVar(&f.name, "case", "", "a case of the file as what-if")
 	fl.StringVar(&f.run, "run", "", "a run, or the file of its JSON report, that measured the model on this GPU")
 	fl.StringVar(&f.roofs, "measured", "", "a file of measured ceilings, which the job ceilings writes")
-	fl.StringVar(&f.usage, "usage", "", "a file of recorded usage, for the traffic")
+	fl.StringVar(&f.usage, "usage", "", "recorded usage, a file or a folder of routers' records, for the traffic")
 	fl.StringVar(&f.explain, "explain", "", "KEY: its formula with values, and what it rests on")
 	fl.StringVar(&f.sweep, "sweep", "", "KEY=VALUE,VALUE,…: the numbers for each")
 	fl.StringVar(&f.show, "show", "", "KEY,KEY,…: the numbers of a sweep")

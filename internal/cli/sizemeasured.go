@@ -13,6 +13,7 @@ import (
 	"llmops/pipeline"
 	"llmops/roofline/cost"
 	sizing "llmops/roofline/size"
+	"llmops/serving/trace"
 )
 
 // measured are the assumptions that measured ceilings, a run or recorded usage replace.
@@ -59,6 +60,9 @@ func (e *env) measured(ctx context.Context, p *sizePlan, f sizeFlags) (out []siz
 		s, err := sizing.Compute(in)
 		if err != nil {
 			return nil, usage("%w", err)
+		}
+		for _, w := range leftOut(t.Left) {
+			e.say("warning: %s", w)
 		}
 		if h := t.Hours(); h < fewestHours {
 			e.say("warning: %s covers %g hours, and load follows the day", f.usage, h)
@@ -162,16 +166,42 @@ func measuredIn(s shown, in sizing.Inputs) (m sizing.Measured, err error) {
 	return m, nil
 }
 
-// readUsage adds a usage file up.
+// readUsage adds a usage file up, or a folder of routers' records.
 func readUsage(path string) (*cost.Tally, error) {
-	f, err := os.Open(path)
+	var t cost.Tally
+	files, err := trace.Files(path)
 	if err != nil {
 		return nil, usage("%w", err)
 	}
-	defer func() { _ = f.Close() }()
-	var t cost.Tally
-	if err := cost.Read(f, func(r cost.Record) error { t.Add(r); return nil }); err != nil {
-		return nil, usage("%s: %w", path, err)
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, usage("%w", err)
+		}
+		err = t.Read(f)
+		_ = f.Close()
+		if err != nil {
+			return nil, usage("%s: %w", name, err)
+		}
 	}
 	return &t, nil
+}
+
+// cutLines says that files of records end within a line.
+func cutLines(n int) string {
+	return fmt.Sprintf("lines cut at the end of a file, as a router leaves one that is killed: %d; passed over", n)
+}
+
+// leftOut says what of usage is in no figure.
+func leftOut(l cost.Left) (out []string) {
+	if l.Unknown > 0 {
+		out = append(out, fmt.Sprintf("%d answered requests have no count of their tokens, and are in no figure", l.Unknown))
+	}
+	if l.Unserved > 0 {
+		out = append(out, fmt.Sprintf("%d requests were refused, failed, or left by their client, and are in no figure", l.Unserved))
+	}
+	if l.Cut > 0 {
+		out = append(out, cutLines(l.Cut))
+	}
+	return out
 }

@@ -16,6 +16,7 @@ import (
 	"llmops/pipeline"
 	"llmops/serving/route"
 	"llmops/serving/scale"
+	"llmops/serving/trace"
 )
 
 // status is what llmops status prints; its names are an interface.
@@ -163,6 +164,9 @@ func statusTable(w *tabwriter.Writer, s status) {
 		for _, name := range slices.Sorted(maps.Keys(a.Routers)) {
 			st := a.Routers[name]
 			row(w, "", name, fmt.Sprintf("revision %d", st.Rev), shares(st))
+			if st.Records != nil {
+				row(w, "", "", fmt.Sprintf("%d records", st.Records.Written), recordsOf(*st.Records))
+			}
 		}
 		for _, name := range a.Missing {
 			row(w, "", name, "does not answer", "")
@@ -189,6 +193,15 @@ func statusTable(w *tabwriter.Writer, s status) {
 	for _, r := range s.Runs {
 		row(w, "RUN", r.Run, string(r.State)+" "+r.Stage, r.Reason)
 	}
+}
+
+// recordsOf says what became of a router's records that were not written.
+func recordsOf(s trace.Stats) string {
+	out := fmt.Sprintf("%d dropped, %d waiting", s.Dropped, s.Waiting)
+	if s.Failing != "" {
+		out += ": " + s.Failing
+	}
+	return out
 }
 
 func dash(s string) string {

@@ -10,6 +10,7 @@ import (
 
 	"llmops/fleet/objects"
 	"llmops/serving/engine"
+	"llmops/serving/trace"
 )
 
 // Fleet is a fleet.yaml: where models run.
@@ -17,7 +18,14 @@ type Fleet struct {
 	File      string // absolute
 	Scheduler string // local or nomad
 	Blobs     string // s3://bucket/prefix; empty: a folder of the machine that a command runs on
+	Records   Records
 	Nomad     Nomad
+}
+
+// Records are what the routers write of each request.
+type Records struct {
+	Dir  string // a folder of every node that has a router; empty: none are written
+	Size int64  // bytes of each router's; 0: its default
 }
 
 // Nomad says where a Nomad cluster is. Tokens are never in a file: they come from
@@ -51,7 +59,11 @@ type fleetFile struct {
 	Kind       scalar `yaml:"kind"`
 	Scheduler  scalar `yaml:"scheduler"`
 	Blobs      scalar `yaml:"blobs"`
-	Nomad      struct {
+	Routers    struct {
+		Records     scalar `yaml:"records"`
+		RecordsSize scalar `yaml:"records_size"`
+	} `yaml:"routers"`
+	Nomad struct {
 		Address    scalar            `yaml:"address"`
 		Namespace  scalar            `yaml:"namespace"`
 		Region     scalar            `yaml:"region"`
@@ -98,6 +110,17 @@ func (f *fleetFile) fleet(r *reader) Fleet {
 		if _, err := objects.Open(out.Blobs, objects.Options{Anonymous: true}); err != nil {
 			r.complain(f.Blobs, "blobs: %v", err)
 		}
+	}
+	out.Records = Records{r.text(f.Routers.Records, ""), r.bytes("routers.records_size", f.Routers.RecordsSize)}
+	switch rec := out.Records; {
+	case rec.Dir == "" && rec.Size != 0:
+		r.complain(f.Routers.RecordsSize, "routers.records_size is of nothing: name a folder as routers.records, or leave it out")
+	case rec.Size != 0 && rec.Size < trace.MinSize:
+		r.complain(f.Routers.RecordsSize, "routers.records_size is %s, want at least 1MiB", f.Routers.RecordsSize.text)
+	case rec.Dir == "" || out.Scheduler == "local":
+		out.Records.Dir = abs(dir, rec.Dir)
+	case !filepath.IsAbs(rec.Dir):
+		r.complain(f.Routers.Records, "routers.records is %s: want an absolute path, which is the same on every node", rec.Dir)
 	}
 	n := &f.Nomad
 	all := []struct {

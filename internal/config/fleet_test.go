@@ -31,7 +31,13 @@ func TestFleetFile(t *testing.T) {
 	if f, err := FleetFile(filepath.Join("..", "..", "examples", "fleet", "nomad-dev.yaml")); err != nil || f.Nomad.Address != "http://127.0.0.1:4646" {
 		t.Errorf("the example: %+v, %v", f, err)
 	}
+	if f, err := fleetFrom(t, "routers: {records: ./requests, records_size: 64MiB}\n"); err != nil || f.Records != (Records{filepath.Join(filepath.Dir(f.File), "requests"), 64 << 20}) {
+		t.Errorf("%+v, %v", f, err)
+	}
 	for text, want := range map[string]string{
+		"routers: {records_size: 64MiB}\n":                                                  "fleet.yaml:3: routers.records_size is of nothing",
+		"routers: {records: /r, records_size: 0.1MiB}\n":                                    "want at least 1MiB",
+		"scheduler: nomad\nrouters: {records: ./r}\nnomad: {address: \"http://n\"}\n":       "absolute path",
 		"scheduler: nomad\nnomad: {address: \"http://n\", models: /m}\n":                    "name it as blobs",
 		"blobs: s3://acme\nscheduler: nomad\nnomad: {address: \"http://n\", models: ./m}\n": "absolute path",
 		"nomad: {models: /m}\n":                            "the scheduler is local",

@@ -76,7 +76,7 @@ const lines = `{"time":"2026-03-01T10:59:00Z","tenant":"ops","workload":"chat","
 func tally(t *testing.T, text string) *Tally {
 	t.Helper()
 	var out Tally
-	if err := Read(strings.NewReader(text), func(r Record) error { out.Add(r); return nil }); err != nil {
+	if err := out.Read(strings.NewReader(text)); err != nil {
 		t.Fatal(err)
 	}
 	return &out
@@ -118,7 +118,8 @@ func TestBill(t *testing.T) {
 func TestUsageIsRefused(t *testing.T) {
 	good := `{"time":"2026-03-01T10:59:00Z","input_tokens":1,"output_tokens":1}` + "\n"
 	for want, bad := range map[string]string{
-		"line 2: invalid character":   "nonsense",
+		"line 2: invalid character":   "nonsense\n",
+		"want numbers, or null":       `{"time":"2026-03-01T10:59:00Z","input_tokens":"1","output_tokens":1}`,
 		"output_tokens is missing":    `{"time":"2026-03-01T10:59:00Z","input_tokens":1}`,
 		"time is missing":             `{"input_tokens":1,"output_tokens":1}`,
 		"cannot parse":                `{"time":"yesterday","input_tokens":1,"output_tokens":1}`,
@@ -128,7 +129,8 @@ func TestUsageIsRefused(t *testing.T) {
 		"want between 0 and 42949672": `{"time":"2026-03-01T10:59:00Z","input_tokens":1,"output_tokens":9999999999}`,
 	} {
 		n := 0
-		err := Read(strings.NewReader(good+bad), func(Record) error { n++; return nil })
+		var left Left
+		err := left.Read(strings.NewReader(good+bad), func(Record) error { n++; return nil })
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "line 2") || n != 1 {
 			t.Errorf("after %d records: %v, want %q", n, err, want)
 		}
@@ -139,14 +141,28 @@ func TestUsageIsRefused(t *testing.T) {
 	}
 }
 
+// What nobody can bill is counted and not taken for nothing.
+func TestUsageLeftOut(t *testing.T) {
+	got := tally(t, lines+"\n"+`{"time":"2026-03-01T12:31:00Z","status":200,"input_tokens":null,"output_tokens":null}
+{"time":"2026-03-01T12:31:00Z","status":200,"input_tokens":5,"output_tokens":null}
+{"time":"2026-03-01T12:31:00Z","status":429,"input_tokens":null,"output_tokens":null}
+{"time":"2026-03-01T12:31:00Z","status":499,"input_tokens":7,"output_tokens":2}
+{"time":"2026-03-01T12:31:00Z","status":200,"input_tokens":7,"cached_tokens":null,"output_tokens":2}
+{"time":"2026-03-01T12:3`)
+	if want := (Left{Unknown: 2, Unserved: 2, Cut: 1}); got.Left != want || got.Total.Requests != 4 || got.Total.Input != 4007 {
+		t.Errorf("left out %+v of %+v", got.Left, got.Total)
+	}
+}
+
 func FuzzRead(f *testing.F) {
+	f.Add([]byte(lines + "\n" + `{"time":"2026-03-01T12:31:00Z","status":200,"input_tokens":null,"output_tokens":3}` + "\n{"))
 	f.Add([]byte(lines))
 	f.Add([]byte("{}\n"))
 	f.Add([]byte(`{"time":"2026-03-01T10:59:00Z","input_tokens":1e3,"output_tokens":1}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var all Tally
 		n := 0.0
-		err := Read(strings.NewReader(string(b)), func(r Record) error {
+		err := all.Left.Read(strings.NewReader(string(b)), func(r Record) error {
 			if r.Cached > r.Input || r.Input < 0 || r.Output < 0 || r.Time == (time.Time{}) {
 				t.Fatalf("read %+v", r)
 			}

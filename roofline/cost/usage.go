@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// Record is one served request: a line of a usage file, which is JSON Lines.
-// Fields that are not listed are passed over, so that richer records can be read.
+// Record is one served request: a line of a usage file, which is JSON Lines. Fields
+// that are not listed are passed over, so that richer records can be read, as routers
+// write them.
 type Record struct {
 	Time     time.Time `json:"time"` // when it ended, RFC 3339
 	Tenant   string    `json:"tenant,omitempty"`
@@ -32,9 +33,17 @@ const (
 	maxTokens = 1 << 32
 )
 
-// Read calls fn for each record of a usage file, holding one line at a time. It stops
-// at the first line that is none, and says which; and at fn's first error.
-func Read(r io.Reader, fn func(Record) error) error {
+// Left counts what is in usage files and in no bill.
+type Left struct {
+	Unknown  int `json:"unknown,omitempty"`  // answered, and nobody told the tokens: they are null
+	Unserved int `json:"unserved,omitempty"` // with a status of 400 or more: refused, failed, or left by the client
+	Cut      int `json:"cut,omitempty"`      // last lines that are cut, as a router that is killed leaves one
+}
+
+// Read calls fn for each record of a usage file, holding one line at a time, and counts
+// what it passes over. It stops at the first line that is none, and says which; and at
+// fn's first error.
+func (l *Left) Read(r io.Reader, fn func(Record) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	var long []byte
 	for n := 1; ; n++ {
@@ -53,12 +62,18 @@ func Read(r io.Reader, fn func(Record) error) error {
 			return fmt.Errorf("reading usage, line %d: %w", n, err)
 		}
 		if line = bytes.TrimSpace(line); len(line) > 0 {
-			rec, bad := parse(line)
+			if errors.Is(err, io.EOF) && !json.Valid(line) {
+				l.Cut++
+				return nil
+			}
+			rec, billed, bad := l.parse(line)
 			if bad != nil {
 				return fmt.Errorf("reading usage, line %d: %w", n, bad)
 			}
-			if err := fn(rec); err != nil {
-				return err
+			if billed {
+				if err := fn(rec); err != nil {
+					return err
+				}
 			}
 		}
 		if err != nil {
@@ -67,37 +82,52 @@ func Read(r io.Reader, fn func(Record) error) error {
 	}
 }
 
-func parse(line []byte) (Record, error) {
+// parse reads a line; billed is false where it is counted as left out.
+func (l *Left) parse(line []byte) (rec Record, billed bool, err error) {
 	var raw struct {
 		Record
-		Input  *int64 `json:"input_tokens"`
-		Output *int64 `json:"output_tokens"`
+		Status int             `json:"status"`
+		Cached *int64          `json:"cached_tokens"`
+		Input  json.RawMessage `json:"input_tokens"`
+		Output json.RawMessage `json:"output_tokens"`
 	}
 	if err := json.Unmarshal(line, &raw); err != nil {
-		return Record{}, fmt.Errorf("%w; want an object with time, input_tokens and output_tokens", err)
+		return rec, false, fmt.Errorf("%w; want an object with time, input_tokens and output_tokens", err)
 	}
 	switch {
 	case raw.Input == nil || raw.Output == nil:
-		return Record{}, errors.New("input_tokens or output_tokens is missing; absent is unknown, not 0")
+		return rec, false, errors.New("input_tokens or output_tokens is missing; absent is unknown, not 0, and null says so")
 	case raw.Time.IsZero():
-		return Record{}, errors.New("time is missing; want RFC 3339, such as 2026-03-01T12:00:00Z")
+		return rec, false, errors.New("time is missing; want RFC 3339, such as 2026-03-01T12:00:00Z")
+	case raw.Status >= 400:
+		l.Unserved++
+		return rec, false, nil
+	case string(raw.Input) == "null" || string(raw.Output) == "null":
+		l.Unknown++
+		return rec, false, nil
 	}
-	rec := raw.Record
-	rec.Input, rec.Output = *raw.Input, *raw.Output
+	rec = raw.Record
+	if err := errors.Join(json.Unmarshal(raw.Input, &rec.Input), json.Unmarshal(raw.Output, &rec.Output)); err != nil {
+		return rec, false, fmt.Errorf("input_tokens %.40s, output_tokens %.40s: want numbers, or null: %w", raw.Input, raw.Output, err)
+	}
+	if raw.Cached != nil {
+		rec.Cached = *raw.Cached
+	}
 	for _, n := range []int64{rec.Input, rec.Cached, rec.Output} {
 		if n < 0 || n > maxTokens {
-			return Record{}, fmt.Errorf("%d tokens: want between 0 and %d", n, int64(maxTokens))
+			return rec, false, fmt.Errorf("%d tokens: want between 0 and %d", n, int64(maxTokens))
 		}
 	}
 	if rec.Cached > rec.Input {
-		return Record{}, fmt.Errorf("cached_tokens %d is more than input_tokens %d, of which they are", rec.Cached, rec.Input)
+		return rec, false, fmt.Errorf("cached_tokens %d is more than input_tokens %d, of which they are", rec.Cached, rec.Input)
 	}
-	return rec, nil
+	return rec, true, nil
 }
 
 // Tally adds usage up. The zero Tally is empty.
 type Tally struct {
 	Total       Use
+	Left        Left // what it does not have of the files
 	First, Last time.Time
 
 	tenants, workloads, adapters map[string]Use
@@ -122,6 +152,11 @@ func (t *Tally) Add(r Record) {
 	if r.Time.After(t.Last) {
 		t.Last = r.Time
 	}
+}
+
+// Read adds a usage file up.
+func (t *Tally) Read(r io.Reader) error {
+	return t.Left.Read(r, func(rec Record) error { t.Add(rec); return nil })
 }
 
 // Hours are those from the first hour with a record to the last, both whole: what a

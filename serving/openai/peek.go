@@ -12,6 +12,8 @@ type Peek struct {
 	Prompt  int
 	Output  int
 	Cached  int
+	Told    bool   // that Cached was sent
+	Bare    bool   // the newest document has usage and no choice
 	Text    uint64 // hash of the first choice's text, however it was cut into events
 }
 
@@ -24,6 +26,8 @@ func (p *Peek) Look(data []byte) {
 		return
 	}
 	var got bears
+	chose, counted := false, false
+	p.Bare = false
 	for {
 		key, ok := c.Member()
 		if !ok {
@@ -37,9 +41,10 @@ func (p *Peek) Look(data []byte) {
 			}
 			for first := true; c.Element(); first = false {
 				got |= p.choice(&c, first)
+				chose = true
 			}
 		case "usage":
-			p.count(&c)
+			counted = p.count(&c) || counted
 		case "error":
 			if filled(c.Value()) {
 				p.Failed = true
@@ -57,6 +62,7 @@ func (p *Peek) Look(data []byte) {
 	if got&answer != 0 {
 		p.Answers++
 	}
+	p.Bare = counted && !chose && !c.bad && !p.Failed
 }
 
 // bears is what a document adds to the output.
@@ -155,20 +161,21 @@ func (p *Peek) content(raw []byte, first bool) bears {
 	return output | answer
 }
 
-func (p *Peek) count(c *Cursor) {
+// count reads usage, and tells whether it had the output's tokens.
+func (p *Peek) count(c *Cursor) (counted bool) {
 	if !c.Open('{') {
 		c.Value()
-		return
+		return false
 	}
 	for {
 		key, ok := c.Member()
 		if !ok || c.bad {
-			return
+			return counted
 		}
 		switch string(key) {
 		case "completion_tokens":
 			if n, ok := number(c.Value()); ok {
-				p.Output, p.Usage = n, true
+				p.Output, p.Usage, counted = n, true, true
 			}
 		case "prompt_tokens":
 			if n, ok := number(c.Value()); ok {
@@ -186,7 +193,7 @@ func (p *Peek) count(c *Cursor) {
 				}
 				raw := c.Value()
 				if n, ok := number(raw); ok && string(key) == "cached_tokens" {
-					p.Cached = n
+					p.Cached, p.Told = n, true
 				}
 			}
 		default:

@@ -24,7 +24,7 @@ func TestLook(t *testing.T) {
 		{"filter", `{"choices":[{"delta":{},"finish_reason":"content_filter"}]}`, Peek{Finish: "content_filter", Refused: true}},
 		{"stop", `{"choices":[{"delta":{},"finish_reason":"stop"}]}`, Peek{Finish: "stop"}},
 		{"completion", `{"choices":[{"text":"a"},{"text":""}]}`, Peek{Tokens: 1, Answers: 1}},
-		{"usage", `{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}`, Peek{Usage: true, Prompt: 7, Output: 3, Cached: 4}},
+		{"usage", `{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}`, Peek{Usage: true, Prompt: 7, Output: 3, Cached: 4, Told: true, Bare: true}},
 		{"null usage", `{"choices":[{"delta":{"content":"a"}}],"usage":null}`, Peek{Tokens: 1, Answers: 1}},
 		{"error", `{"error":{"message":"x"}}`, Peek{Failed: true}},
 		{"null error", `{"error":null,"choices":[]}`, Peek{}},
@@ -33,7 +33,7 @@ func TestLook(t *testing.T) {
 		{"escaped key", `{"choices":[{"delta":{"con\u0074ent":"a"}}]}`, Peek{Tokens: 1, Answers: 1}},
 		{"spaces", " { \"choices\" : [ { \"delta\" : { \"content\" : \"a\" } } ] } ", Peek{Tokens: 1, Answers: 1}},
 		{"not an object", `[1]`, Peek{}}, {"cut", `{"choices":[{"delta":{"content":"a`, Peek{}}, {"empty", ``, Peek{}},
-		{"choices of another type", `{"choices":{"a":1},"usage":{"completion_tokens":1}}`, Peek{Usage: true, Output: 1}},
+		{"choices of another type", `{"choices":{"a":1},"usage":{"completion_tokens":1}}`, Peek{Usage: true, Output: 1, Bare: true}},
 	} {
 		var s Peek
 		s.Look([]byte(tt.in))
@@ -128,12 +128,13 @@ func (v value) count(to *int) bool {
 // slowLook is look, the obvious way.
 func slowLook(s *Peek, data []byte) {
 	v := parse(bytes.TrimSpace(data))
-	token, answered := false, false
+	token, answered, chose, counted := false, false, false, false
 	v.each("choices", func(cs value) {
 		if cs.kind != '[' {
 			return
 		}
 		for _, c := range cs.vals {
+			chose = true
 			for _, part := range []string{"delta", "message"} {
 				c.each(part, func(d value) {
 					for _, k := range []string{"content", "tool_calls", "refusal"} {
@@ -156,9 +157,9 @@ func slowLook(s *Peek, data []byte) {
 	})
 	v.each("error", func(e value) { s.Failed = s.Failed || e.filled() })
 	v.each("usage", func(u value) {
-		u.each("completion_tokens", func(n value) { s.Usage = n.count(&s.Output) || s.Usage })
+		u.each("completion_tokens", func(n value) { counted = n.count(&s.Output) || counted })
 		u.each("prompt_tokens", func(n value) { n.count(&s.Prompt) })
-		u.each("prompt_tokens_details", func(d value) { d.each("cached_tokens", func(n value) { n.count(&s.Cached) }) })
+		u.each("prompt_tokens_details", func(d value) { d.each("cached_tokens", func(n value) { s.Told = n.count(&s.Cached) || s.Told }) })
 	})
 	if token || answered {
 		s.Tokens++
@@ -166,6 +167,8 @@ func slowLook(s *Peek, data []byte) {
 	if answered {
 		s.Answers++
 	}
+	s.Usage = s.Usage || counted
+	s.Bare = counted && !chose && !s.Failed
 }
 
 func FuzzLook(f *testing.F) {

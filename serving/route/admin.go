@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"llmops/serving/trace"
 )
 
 // State is what a router has in force for an alias, read back after a push.
@@ -24,6 +26,8 @@ type State struct {
 	Mirror map[string]uint32 `json:"mirror,omitempty"` // effective
 	Read   time.Duration     `json:"read"`             // age of the newest read of the store, in ns; -1: none yet
 	Reason string            `json:"reason,omitempty"` // why the newest read or document was not taken
+
+	Records *trace.Stats `json:"records,omitempty"` // of all aliases; nil: the router writes none
 }
 
 // Push is the body of PUT /route/<alias>.

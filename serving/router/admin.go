@@ -108,6 +108,10 @@ func (r *Router) State(alias string) (s route.State, ok bool) {
 	if at, read := f.ReadAt(); read {
 		s.Read = now - at
 	}
+	if r.o.Records != nil {
+		written := r.o.Records.Stats()
+		s.Records = &written
+	}
 	return s, true
 }
 
@@ -129,8 +133,15 @@ func (r *Router) Report(alias string) (rep route.Report, ok bool) {
 
 func (r *Router) models(w http.ResponseWriter) {
 	m := openai.Models{Object: "list", Data: []openai.Model{}}
-	for alias := range r.view.Load().routes {
-		m.Data = append(m.Data, openai.Model{ID: alias, Object: "model", OwnedBy: "llmops"})
+	v := r.view.Load()
+	names := slices.Collect(maps.Keys(v.routes))
+	for name := range v.adapters {
+		if v.routes[name] == nil {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		m.Data = append(m.Data, openai.Model{ID: name, Object: "model", OwnedBy: "llmops"})
 	}
 	slices.SortFunc(m.Data, func(a, b openai.Model) int { return strings.Compare(a.ID, b.ID) })
 	answerJSON(w, m)
@@ -149,6 +160,16 @@ func (r *Router) metrics(w http.ResponseWriter) {
 	fmt.Fprintf(out, "# TYPE llmops_router_waiting gauge\nllmops_router_waiting %d\n", waiting)
 	fmt.Fprintf(out, "# TYPE llmops_router_prompt_tokens_total counter\nllmops_router_prompt_tokens_total %d\n", served.Prompt)
 	fmt.Fprintf(out, "# TYPE llmops_router_output_tokens_total counter\nllmops_router_output_tokens_total %d\n", served.Output)
+
+	if r.o.Records != nil {
+		s, failing := r.o.Records.Stats(), 0
+		if s.Failing != "" {
+			failing = 1
+		}
+		fmt.Fprintf(out, "# TYPE llmops_router_records_total counter\nllmops_router_records_total{outcome=\"written\"} %d\nllmops_router_records_total{outcome=\"dropped\"} %d\n", s.Written, s.Dropped)
+		fmt.Fprintf(out, "# TYPE llmops_router_records_waiting gauge\nllmops_router_records_waiting %d\n", s.Waiting)
+		fmt.Fprintf(out, "# TYPE llmops_router_records_failing gauge\nllmops_router_records_failing %d\n", failing)
+	}
 
 	r.cfg.Lock()
 	aliases := make([]string, 0, len(r.cfg.counts))

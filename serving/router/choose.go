@@ -24,6 +24,7 @@ const (
 // Replica is one engine process. Make it with NewReplica.
 type Replica struct {
 	ID, Addr, Alias, Version string
+	Adapters                 []string // names that requests may have in the alias's place
 
 	seed   uint64
 	health atomic.Int32
@@ -48,8 +49,9 @@ func (r *Replica) Health() Health { return Health(r.health.Load()) }
 // View is what choices are made from: the intents in force and the replicas.
 // It is immutable; only the replicas' own state moves.
 type View struct {
-	routes  map[string]*aliasView
-	streams int
+	routes   map[string]*aliasView
+	adapters map[string]*aliasView // by their names
+	streams  int
 }
 
 // Route is the intent of one alias as a router holds it.
@@ -82,7 +84,7 @@ type mirrorShare struct {
 // NewView prepares routes and replicas for choices by a router in zone and
 // pool. At most streams requests are sent to a replica at a time.
 func NewView(zone, pool string, streams int, routes []Route, replicas []*Replica) *View {
-	v := &View{routes: make(map[string]*aliasView, len(routes)), streams: streams}
+	v := &View{routes: make(map[string]*aliasView, len(routes)), adapters: map[string]*aliasView{}, streams: streams}
 	for _, r := range routes {
 		a := &aliasView{doc: r.Doc, run: route.Sum([]byte(r.Doc.Run)), until: r.Until, replicas: map[string][]*Replica{}}
 		a.otherwise = newWeights(zone, pool, r.Doc.At(0, false))
@@ -90,6 +92,12 @@ func NewView(zone, pool string, streams int, routes []Route, replicas []*Replica
 		for _, m := range replicas {
 			if m.Alias == r.Doc.Alias {
 				a.replicas[m.Version] = append(a.replicas[m.Version], m)
+				for _, name := range m.Adapters {
+					// Of two aliases with an adapter of one name every router takes the same.
+					if old := v.adapters[name]; old == nil || a.doc.Alias < old.doc.Alias {
+						v.adapters[name] = a
+					}
+				}
 			}
 		}
 		v.routes[r.Doc.Alias] = a

@@ -156,7 +156,21 @@ func putRoute(t testing.TB, s fleet.Store, d route.Doc) uint64 {
 func deploy(t testing.TB, s fleet.Store, alias, version string, addrs ...string) {
 	t.Helper()
 	job := alias + "-" + version
-	put(t, s, "job/"+job, fleet.Job{Name: job, Version: version, Kind: fleet.Engine, Meta: map[string]string{"alias": alias, "version": version, "role": "stable"}})
+	put(t, s, "job/"+job, jobOf(alias, version, ""))
+	deployReplica(t, s, alias, version, addrs...)
+}
+
+func jobOf(alias, version, adapters string) fleet.Job {
+	j := fleet.Job{Name: alias + "-" + version, Version: version, Kind: fleet.Engine, Meta: map[string]string{"alias": alias, "version": version, "role": "stable"}}
+	if adapters != "" {
+		j.Meta["adapters"] = adapters
+	}
+	return j
+}
+
+func deployReplica(t testing.TB, s fleet.Store, alias, version string, addrs ...string) {
+	t.Helper()
+	job := alias + "-" + version
 	for i, a := range addrs {
 		put(t, s, fmt.Sprintf("replica/%s/engine-%d", job, i), fleet.Replica{ID: job, Addr: a, Nonce: a, State: fleet.Running})
 	}
@@ -171,6 +185,13 @@ func start(t testing.TB, o Options, ready ...string) (*Router, *httptest.Server)
 	go func() { defer close(ended); r.Run(ctx) }()
 	srv := httptest.NewServer(r)
 	t.Cleanup(func() { srv.Close(); cancel(); <-ended })
+	isUp(t, r, ready...)
+	return r, srv
+}
+
+// isUp waits until the router serves the aliases' versions.
+func isUp(t testing.TB, r *Router, ready ...string) {
+	t.Helper()
 	for _, want := range ready {
 		slash := strings.LastIndexByte(want, '/')
 		alias, version := want[:slash], want[slash+1:]
@@ -187,7 +208,6 @@ func start(t testing.TB, o Options, ready ...string) (*Router, *httptest.Server)
 			return true
 		})
 	}
-	return r, srv
 }
 
 // until waits for something that another goroutine brings about.

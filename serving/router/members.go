@@ -166,7 +166,11 @@ func (r *Router) reconcile(probe func(*Replica) context.CancelFunc) {
 		j, ok := r.cfg.job(name)
 		serves := ok && j.Kind == fleet.Engine && j.Meta["alias"] != "" && j.Meta["version"] != "" && rep.Addr != "" && isMember(rep.State)
 		m := r.cfg.alive[name]
-		if m != nil && serves && m.nonce == rep.Nonce && m.Addr == rep.Addr && m.Alias == j.Meta["alias"] && m.Version == j.Meta["version"] {
+		var adapters []string
+		if list := j.Meta["adapters"]; list != "" {
+			adapters = strings.Split(list, ",")
+		}
+		if m != nil && serves && m.nonce == rep.Nonce && m.Addr == rep.Addr && m.Alias == j.Meta["alias"] && m.Version == j.Meta["version"] && slices.Equal(m.Adapters, adapters) {
 			continue
 		}
 		if m != nil {
@@ -177,6 +181,7 @@ func (r *Router) reconcile(probe func(*Replica) context.CancelFunc) {
 		}
 		if serves {
 			n := NewReplica(strings.TrimPrefix(name, replicaPrefix), rep.Addr, j.Meta["alias"], j.Meta["version"])
+			n.Adapters = adapters
 			r.cfg.alive[name] = &member{n, rep.Nonce, probe(n)}
 			changed = true
 		}

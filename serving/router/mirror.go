@@ -123,7 +123,7 @@ func (m *mirrored) run(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		if s.feed(&m.f.seen, piece) {
+		if _, token := s.feed(&m.f.seen, piece); token {
 			m.f.token(m.r.o.Now())
 			ans.patience = m.r.o.Stall
 		}

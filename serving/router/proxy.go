@@ -20,6 +20,8 @@ import (
 const (
 	HeaderConversation = "X-Conversation-Id"
 	HeaderTenant       = "X-Tenant"
+	// HeaderWorkload names what a request is for, in records of it.
+	HeaderWorkload = "X-Workload"
 	// HeaderVersion is in an engine's answer: the version that it is. The
 	// router compares it with what it decided.
 	HeaderVersion = "Llmops-Version"
@@ -87,6 +89,10 @@ type call struct {
 	f    flight
 	pair *pair // with a copy of the request, or nil
 	sent bool  // a byte of an answer has gone to the client
+	// asked: the router asked for usage at the end of the stream, the client did not.
+	asked   bool
+	status  int    // that the client got, as far as it got one
+	adapter string // that was asked for in the model's place
 	// encode: the answer is vectors or scores, all of it at once. What a client
 	// waits for is its end, which is counted as a first token is.
 	encode bool
@@ -112,7 +118,9 @@ func (r *Router) generate(w http.ResponseWriter, req *http.Request, encode bool)
 	v := r.view.Load()
 	a := v.routes[string(c.wish.model)]
 	if a == nil {
-		if a = c.pinned(v); a == nil {
+		if a = v.adapters[string(c.wish.model)]; a != nil {
+			c.adapter = string(c.wish.model)
+		} else if a = c.pinned(v); a == nil {
 			openai.WriteError(w, http.StatusNotFound, &openai.Error{
 				Message: "the model " + strconv.Quote(string(c.wish.model)) + " does not exist", Type: openai.TypeNotFound, Param: "model", Code: "model_not_found"})
 			return
@@ -123,13 +131,19 @@ func (r *Router) generate(w http.ResponseWriter, req *http.Request, encode bool)
 	c.q.Alias = a.doc.Alias
 	c.q.Conversation = conversation(first(h, HeaderConversation), tenant, &c.wish)
 	c.q.Prefix = route.Mix(tenant, route.Sum(c.wish.prefix))
+	if c.adapter != "" { // which has a cache of its own
+		c.q.Prefix = route.Mix(c.q.Prefix, route.Sum([]byte(c.adapter)))
+	}
 
+	began := r.o.Now()
 	d, rej := r.admit(req.Context(), &c.q)
 	if rej != nil {
 		a.counts.rejected.Add(1)
 		if rej.Status != 0 {
 			reject(w, rej)
 		}
+		c.status, c.f = rej.Status, flight{arrived: began, chosen: r.o.Now()}
+		c.record(cancelled, "")
 		return
 	}
 	c.serve(d, a)
@@ -161,6 +175,7 @@ func (c *call) pinned(v *View) *aliasView {
 	body = append(body, c.body[:c.wish.at]...)
 	body = strconv.AppendQuote(body, alias)
 	c.body = append(body, c.body[c.wish.end:]...)
+	c.wish, _ = scan(c.body) // which it passed before
 	return a
 }
 
@@ -245,7 +260,9 @@ func reject(w http.ResponseWriter, rej *Reject) {
 func (c *call) serve(d Decision, a *aliasView) {
 	r := c.r
 	if d.Version == "" { // the alias went away while the request waited
-		reject(c.w, &Reject{http.StatusServiceUnavailable, time.Second, "no_route"})
+		c.status, c.f = http.StatusServiceUnavailable, flight{arrived: c.q.At, chosen: d.At}
+		reject(c.w, &Reject{c.status, time.Second, "no_route"})
+		c.record(failed, "")
 		return
 	}
 	c.f = flight{stratum: route.StratumOf(c.wish.tokens), stream: c.wish.stream || c.encode, arrived: c.q.At, chosen: d.At}
@@ -263,10 +280,15 @@ func (c *call) serve(d Decision, a *aliasView) {
 		if c.pair != nil {
 			c.pair.end(0, o == done, c.f.seen.Text)
 		}
+		c.record(o, d.Version)
 	}()
 	if d.Replica == nil {
-		reject(c.w, &Reject{http.StatusServiceUnavailable, time.Second, "no_replica"})
+		c.status = http.StatusServiceUnavailable
+		reject(c.w, &Reject{c.status, time.Second, "no_replica"})
 		return
+	}
+	if r.o.Records != nil && !c.encode {
+		c.body, c.asked = c.wish.askUsage(c.body)
 	}
 	buf := buffers.Get().(*[]byte)
 	defer func() { release(buf) }()
@@ -369,6 +391,10 @@ func (c *call) relay(ans *answer, version string) (o outcome, err error) {
 	var s sniffer
 	s.begin(ans)
 	defer s.end()
+	if c.asked {
+		s.cut = &cutter{}
+	}
+	c.status = ans.Status
 	piece, err := ans.next(ctx)
 	if err != nil && (err != io.EOF || s.sse) {
 		if err == io.EOF {
@@ -397,14 +423,21 @@ func (c *call) relay(ans *answer, version string) (o outcome, err error) {
 			return rc.Flush()
 		}
 		for ; err == nil; piece, err = ans.next(ctx) {
-			if s.feed(&f.seen, piece) {
+			out, token := s.feed(&f.seen, piece)
+			if token {
 				f.token(c.r.o.Now())
 				ans.patience = c.r.o.Stall
 			}
-			if _, werr := c.w.Write(piece); werr != nil {
+			if len(out) == 0 {
+				continue
+			}
+			if _, werr := c.w.Write(out); werr != nil {
 				return s.left(&f.seen), nil
 			}
 			dirty = true
+		}
+		if out := s.rest(); len(out) > 0 {
+			_, _ = c.w.Write(out) // that the client is gone, the end tells
 		}
 	} else {
 		for ; err == nil; piece, err = ans.next(ctx) {
@@ -433,6 +466,7 @@ func (c *call) fail(err error) {
 	if isTimeout(err) && !gone(err) {
 		status, e.Message, e.Code = http.StatusGatewayTimeout, "the engine did not answer in time", "upstream_timeout"
 	}
+	c.status = status
 	if !c.sent {
 		openai.WriteError(c.w, status, e)
 		return

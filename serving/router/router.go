@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"llmops/fleet"
+	"llmops/serving/trace"
 )
 
 // Defaults of Options.
@@ -67,6 +68,7 @@ type Options struct {
 	MaxBody    int64
 	Mirrors    int
 	Drain      time.Duration
+	Records    *trace.Recorder      // of every request to a known model; nil: none
 	Log        *slog.Logger         // nil: discarded
 	Now        func() time.Duration // monotonic clock; nil: since New
 }
@@ -161,10 +163,14 @@ func New(o Options) *Router {
 // GET /report/<alias>.
 func (r *Router) Admin() http.Handler { return r.admin }
 
-// Run follows the store and probes replicas until ctx ends. It waits for what
-// it started, copies of requests included, and returns nil.
-func (r *Router) Run(ctx context.Context) error {
+// Run follows the store, probes replicas and writes records until ctx ends. It waits
+// for what it started, copies of requests included. Its error is of records that were
+// lost.
+func (r *Router) Run(ctx context.Context) (err error) {
 	var wg sync.WaitGroup
+	if r.o.Records != nil {
+		wg.Go(func() { err = r.o.Records.Run(ctx) })
+	}
 	for _, f := range []func(context.Context){r.readIntents, r.watchIntents, r.watchMembers} {
 		wg.Go(func() { f(ctx) })
 	}
@@ -176,7 +182,7 @@ func (r *Router) Run(ctx context.Context) error {
 	r.copies.stop = nil
 	r.copies.Unlock()
 	r.copies.wg.Wait()
-	return nil
+	return err
 }
 
 // Serve runs the router on two listeners until ctx ends, then takes no more

@@ -45,8 +45,11 @@ func proxies(b *testing.B, target string) map[string]string {
 	putRoute(b, s, route.New("m", "run", "v1"))
 	deploy(b, s, "m", "v1", u.Host)
 	_, own := start(b, Options{Store: s}, "m/v1")
-	return map[string]string{"direct": target, "httputil": std.URL, "router": own.URL}
+	rec := startRecording(b, Options{Store: s}, "m/v1")
+	return map[string]string{"direct": target, "httputil": std.URL, "router": own.URL, "records": rec.url}
 }
+
+var ways = []string{"direct", "httputil", "router", "records"}
 
 func benchClient(b *testing.B) *http.Client {
 	c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}}
@@ -76,15 +79,15 @@ func BenchmarkRequest(b *testing.B) {
 	}))
 	b.Cleanup(srv.Close)
 	body := chatBody("m", strings.Repeat("a bill of lading ", 240), false)
-	ways := proxies(b, srv.URL)
-	for _, name := range []string{"direct", "httputil", "router"} {
+	to := proxies(b, srv.URL)
+	for _, name := range ways {
 		b.Run(name, func(b *testing.B) {
 			c := benchClient(b)
 			b.ReportAllocs()
-			ask(b, c, ways[name], body)
+			ask(b, c, to[name], body)
 			before := cpu()
 			for b.Loop() {
-				ask(b, c, ways[name], body)
+				ask(b, c, to[name], body)
 			}
 			b.ReportMetric(float64((cpu()-before).Microseconds())/float64(b.N), "cpu-µs/req")
 		})
@@ -114,15 +117,15 @@ func BenchmarkChunk(b *testing.B) {
 	}))
 	b.Cleanup(srv.Close)
 	body := chatBody("m", "hi", true)
-	ways := proxies(b, srv.URL)
-	for _, name := range []string{"direct", "httputil", "router"} {
+	to := proxies(b, srv.URL)
+	for _, name := range ways {
 		b.Run(name, func(b *testing.B) {
 			c := benchClient(b)
 			before := cpu()
 			for b.Loop() {
 				var wg sync.WaitGroup
 				for range streams {
-					wg.Go(func() { ask(b, c, ways[name], body) })
+					wg.Go(func() { ask(b, c, to[name], body) })
 				}
 				wg.Wait()
 			}

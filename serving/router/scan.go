@@ -20,9 +20,25 @@ type wish struct {
 	at, end  int    // where the quoted model stands in the body
 	opening  []byte // messages up to the first user message, or the prompt
 	prefix   []byte // the part of it that a cache may know
+	text     []byte // all messages, or the prompt
+	tools    []byte
+	salt     []byte // cache_salt: prompts under another share no cache
 	tokens   int    // a rough count of the prompt's tokens
 	stream   bool
 	messages bool
+	usage    options
+	close    int // where the body's last brace stands
+}
+
+// options is what the body says of usage at the end of a stream.
+type options struct {
+	there    int // how often stream_options are sent
+	at, end  int // where their value stands in the body
+	in       int // behind the brace that opens it; 0: it is no object
+	said     bool
+	from, to int  // of the value of include_usage, when it was said
+	asked    bool // for usage
+	running  bool // for usage in each event
 }
 
 // scan reads a request body without decoding it.
@@ -37,11 +53,12 @@ func scan(body []byte) (w wish, err *openai.Error) {
 			break
 		}
 		c.Kind()
+		at := c.Pos()
 		if string(key) == "messages" {
 			w.talk(&c, body)
+			w.text = body[at:c.Pos()]
 			continue
 		}
-		at := c.Pos()
 		raw := c.Value()
 		if c.Bad() {
 			break
@@ -67,15 +84,22 @@ func scan(body []byte) (w wish, err *openai.Error) {
 			}
 		case "prompt", "input", "query", "text_1":
 			if !w.messages {
-				w.opening, w.prefix = raw, raw[:min(len(raw), prefixBytes)]
+				w.opening, w.prefix, w.text = raw, raw[:min(len(raw), prefixBytes)], raw
 				w.tokens += promptTokens(raw)
 			}
 		case "documents", "text_2":
 			w.tokens += promptTokens(raw)
 		case "stream":
 			w.stream = string(raw) == "true"
+		case "tools":
+			w.tools = raw
+		case "cache_salt":
+			w.salt = raw
+		case "stream_options":
+			w.usage.read(raw, at)
 		}
 	}
+	w.close = c.Pos() - 1
 	switch {
 	case c.Bad():
 		return w, openai.Invalid("", "request body is not valid JSON near byte %d", c.Pos())
@@ -85,6 +109,62 @@ func scan(body []byte) (w wish, err *openai.Error) {
 		return w, openai.Invalid("model", "model is missing")
 	}
 	return w, nil
+}
+
+// read notes stream_options, whose value raw stands at at.
+func (o *options) read(raw []byte, at int) {
+	*o = options{there: o.there + 1, at: at, end: at + len(raw)}
+	c := openai.NewCursor(raw)
+	if !c.Open('{') {
+		return
+	}
+	o.in = at + c.Pos()
+	for {
+		key, ok := c.Member()
+		if !ok || c.Bad() {
+			return
+		}
+		c.Kind()
+		from := c.Pos()
+		switch v := c.Value(); string(key) {
+		case "include_usage":
+			o.said, o.asked, o.from, o.to = true, string(v) == "true", at+from, at+c.Pos()
+		case "continuous_usage_stats":
+			o.running = string(v) == "true"
+		}
+	}
+}
+
+// askUsage makes a body that asks for usage at the end of the stream where the client
+// did not; ok is false where it did, and where asking would change more than the end:
+// what is sent twice or is no object is for the engine to refuse, and who asked for
+// usage in each event and not at the end would get it in each. The slices of w stay
+// what they were.
+func (w *wish) askUsage(body []byte) (asks []byte, ok bool) {
+	o := &w.usage
+	switch {
+	case !w.stream || o.asked || o.running || o.there > 1:
+		return body, false
+	case o.there == 0:
+		// Only the brace moves, in the room that the body's buffer may have.
+		return append(body[:w.close], `,"stream_options":{"include_usage":true}}`...), true
+	case string(body[o.at:o.end]) == "null":
+		return splice(body, o.at, o.end, `{"include_usage":true}`), true
+	case o.said && (string(body[o.from:o.to]) == "false" || string(body[o.from:o.to]) == "null"):
+		return splice(body, o.from, o.to, "true"), true
+	case o.said || o.in == 0:
+		return body, false
+	case len(bytes.TrimSpace(body[o.in:o.end-1])) == 0:
+		return splice(body, o.in, o.in, `"include_usage":true`), true
+	}
+	return splice(body, o.in, o.in, `"include_usage":true,`), true
+}
+
+// splice is a copy of body with text in the place of its bytes from from to to.
+func splice(body []byte, from, to int, text string) []byte {
+	out := make([]byte, 0, len(body)+len(text))
+	out = append(append(out, body[:from]...), text...)
+	return append(out, body[to:]...)
 }
 
 // talk walks through messages once and notes where the first one of the user

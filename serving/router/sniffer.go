@@ -11,6 +11,7 @@ import (
 type sniffer struct {
 	sse    bool
 	ev     events
+	cut    *cutter // nil: the client gets all
 	whole  *[]byte // an answer in one piece, as far as it is looked into
 	broken bool    // too large, or no JSON
 }
@@ -31,21 +32,34 @@ func (s *sniffer) end() {
 	}
 }
 
-// feed takes a piece; token tells whether it brought output of a stream.
-func (s *sniffer) feed(into *openai.Peek, p []byte) (token bool) {
+// feed takes a piece and gives what the client may have now; token tells whether it
+// brought output of a stream.
+func (s *sniffer) feed(into *openai.Peek, p []byte) (out []byte, token bool) {
 	switch {
 	case s.sse:
 		before := s.ev.Tokens
-		s.ev.feed(p)
+		if s.cut != nil {
+			p = s.cut.feed(&s.ev, p)
+		} else {
+			s.ev.feed(p)
+		}
 		*into = s.ev.Peek
-		return s.ev.Tokens > before
+		return p, s.ev.Tokens > before
 	case s.broken:
 	case len(*s.whole)+len(p) > maxSniff:
 		s.broken = true
 	default:
 		*s.whole = append(*s.whole, p...)
 	}
-	return false
+	return p, false
+}
+
+// rest gives what was held of a stream that is over, however it ended.
+func (s *sniffer) rest() []byte {
+	if !s.sse || s.cut == nil {
+		return nil
+	}
+	return s.cut.end(&s.ev)
 }
 
 // outcome judges an answer that was read to its end.

@@ -12,6 +12,7 @@ package trace
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +28,7 @@ type Trace struct {
 	Rows    []Row  `json:"-"`
 	Dropped int    `json:"dropped,omitempty"` // rows without input or output
 	Why     string `json:"why,omitempty"`     // of the first of these
+	Cut     int    `json:"cut,omitempty"`     // files that end within a line, which was passed over
 }
 
 // Row is one request.
@@ -40,6 +42,8 @@ type Row struct {
 	Session string
 	Text    string // of the prompt
 	Reply   string // of the answer
+
+	bytes int // of the prompt, where blocks are of bytes
 }
 
 // Format is an adapter's name and what it declares.
@@ -49,11 +53,15 @@ type Format struct {
 	Columns []string
 	read    func(in *bufio.Reader, t *Trace) error
 	claims  func(head []byte) bool
+	// Of the records of routers alone, where there are several of them: rows come in
+	// the order in which requests ended, and all are known before blocks have a size.
+	unordered bool
+	finish    func(t *Trace)
 }
 
 // Formats are all adapters.
 func Formats() []Format {
-	return []Format{mooncake, azure, burstgpt, vidur, replay, shareGPT, own}
+	return []Format{mooncake, azure, burstgpt, vidur, replay, shareGPT, own, records}
 }
 
 // Options of Read.
@@ -70,24 +78,43 @@ const MaxRate = 1000
 const head = 64 << 10
 
 // Read reads a recording. Errors name the line.
-func Read(in io.Reader, o Options) (*Trace, error) {
-	b := bufio.NewReaderSize(in, head)
-	start, err := b.Peek(head)
-	if err != nil && err != io.EOF {
-		return nil, err
+func Read(in io.Reader, o Options) (*Trace, error) { return ReadAll([]io.Reader{in}, o) }
+
+// ReadAll reads a recording of several files of one format, whose times are of one
+// clock.
+func ReadAll(files []io.Reader, o Options) (*Trace, error) {
+	var f Format
+	t := &Trace{}
+	for i, in := range files {
+		b := bufio.NewReaderSize(in, head)
+		start, err := b.Peek(head)
+		if err != nil && err != io.EOF {
+			return nil, err
+		}
+		if len(bytes.TrimSpace(start)) == 0 {
+			if len(files) > 1 {
+				continue // a router that is about to write
+			}
+			return nil, errors.New("reading a trace: the file is empty")
+		}
+		if f, err = pick(start, cmp.Or(o.Format, f.Name)); err != nil {
+			return nil, err
+		}
+		if err := f.read(b, t); err != nil {
+			if len(files) > 1 {
+				err = fmt.Errorf("file %d: %w", i+1, err)
+			}
+			return nil, fmt.Errorf("reading a %s trace: %w", f.Name, err)
+		}
 	}
-	if len(bytes.TrimSpace(start)) == 0 {
-		return nil, errors.New("reading a trace: the file is empty")
+	if f.Name == "" {
+		return nil, errors.New("reading a trace: all files are empty")
 	}
-	f, err := pick(start, o.Format)
-	if err != nil {
-		return nil, err
+	t.Format, t.Unit = f.Name, f.Unit
+	if f.finish != nil {
+		f.finish(t)
 	}
-	t := &Trace{Format: f.Name, Unit: f.Unit}
-	if err := f.read(b, t); err != nil {
-		return nil, fmt.Errorf("reading a %s trace: %w", f.Name, err)
-	}
-	if err := t.check(f, o.Sort); err != nil {
+	if err := t.check(f, o.Sort || f.unordered); err != nil {
 		return nil, fmt.Errorf("reading a %s trace: %w", f.Name, err)
 	}
 	return t, nil
@@ -170,6 +197,11 @@ func (t *Trace) add(line int, r Row) {
 		t.Rows = append(t.Rows, r)
 		return
 	}
+	t.drop(line, why)
+}
+
+// drop leaves a row out.
+func (t *Trace) drop(line int, why string) {
 	if t.Dropped == 0 {
 		t.Why = fmt.Sprintf("line %d: %s", line, why)
 	}

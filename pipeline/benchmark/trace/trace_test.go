@@ -2,6 +2,7 @@ package trace
 
 import (
 	"fmt"
+	"io"
 	"reflect"
 	"strings"
 	"testing"
@@ -35,6 +36,12 @@ var good = map[string]string{
 
 {"at":1.25,"input":41,"output":6}
 `,
+	// The second ended first; both begin with the same 512 bytes, of which a token has four.
+	"records": `{"time":"2026-03-01T12:00:03.000000Z","arrived":"2026-03-01T12:00:02.250000Z","tenant":"docs","workload":"extract","session":"b","model":"m","version":"v1","endpoint":"/v1/chat/completions","stream":true,"status":200,"input_tokens":300,"cached_tokens":128,"output_tokens":4,"chunks":4,"queued_s":0,"ttft_s":0.1,"duration_s":0.75,"prompt_bytes":1200,"block_bytes":512,"blocks":[7,9]}
+{"time":"2026-03-01T12:00:04.000000Z","arrived":"2026-03-01T12:00:01.000000Z","session":"a","model":"m","version":"v1","endpoint":"/v1/chat/completions","stream":false,"status":200,"input_tokens":200,"cached_tokens":null,"output_tokens":5,"queued_s":0,"duration_s":3,"prompt_bytes":800,"block_bytes":512,"blocks":[7]}
+{"time":"2026-03-01T12:00:04.000000Z","arrived":"2026-03-01T12:00:03.000000Z","model":"m","endpoint":"/v1/chat/completions","stream":true,"status":429,"input_tokens":null,"cached_tokens":null,"output_tokens":null,"queued_s":0,"duration_s":0,"prompt_bytes":90}
+{"time":"2026-03-01T12:00:05.000000Z","arrived":"2026-03-01T12:00:03.000000Z","model":"m","endpoint":"/v1/completions","stream":true,"status":200,"input_tokens":8,"cached_tokens":null,"output_tokens":2,"queued_s":0,"duration_s":2,"prompt_bytes":30}
+{"time":"2026-03-01T12:00:05.0`,
 	"sharegpt": `[{"id":"x","conversations":[{"from":"human","value":"Hi"},{"from":"gpt","value":"Hello"}]},{"conversations":[{"from":"human","value":"alone"}]}]`,
 }
 
@@ -47,8 +54,10 @@ func TestFormats(t *testing.T) {
 		"vidur":    {{Input: 10, Output: 2}, {At: 1500 * ms, Input: 11, Output: 3}},
 		"llmops":   {{Input: 40, Output: 5, Blocks: []uint64{7, 8, 9}, Size: 16, Class: "chat", Session: "a"}, {At: 250 * ms, Input: 41, Output: 6}},
 		"sharegpt": {{Text: "Hi", Reply: "Hello"}},
+		"records": {{Input: 200, Output: 5, Size: 128, Blocks: []uint64{7}, Session: "a"}, {At: 1250 * ms, Input: 300, Output: 4, Size: 128, Blocks: []uint64{7, 9}, Class: "extract", Session: "b"},
+			{At: 2 * time.Second, Input: 8, Output: 2}},
 	}
-	dropped := map[string]int{"burstgpt": 1, "sharegpt": 1}
+	dropped := map[string]int{"burstgpt": 1, "sharegpt": 1, "records": 1}
 	for _, f := range Formats() {
 		for _, named := range []string{"", f.Name} {
 			tr, err := Read(strings.NewReader(good[f.Name]), Options{Format: named})
@@ -86,6 +95,27 @@ func TestVariants(t *testing.T) {
 	}
 	if tr.Rate() != 1 {
 		t.Errorf("rate %v", tr.Rate())
+	}
+}
+
+// The files of several routers are one trace, in the order of arrivals; a line that is cut
+// is counted.
+func TestReadAll(t *testing.T) {
+	lines := strings.SplitAfter(good["records"], "\n")
+	tr, err := ReadAll([]io.Reader{strings.NewReader(lines[0] + lines[4]), strings.NewReader("\n"), strings.NewReader(lines[1] + lines[2])}, Options{})
+	if err != nil || len(tr.Rows) != 2 || tr.Rows[0].Session != "a" || tr.Rows[1].At != 1250*ms || tr.Cut != 1 || tr.Dropped != 1 || !strings.Contains(tr.Why, "line 2: status 429") {
+		t.Errorf("%+v, %v", tr, err)
+	}
+	if tr, err := Read(strings.NewReader(good["records"]), Options{}); err != nil || tr.Cut != 1 {
+		t.Errorf("%+v, %v", tr, err)
+	}
+	_, err = ReadAll([]io.Reader{strings.NewReader(lines[0]), strings.NewReader(good["llmops"])}, Options{})
+	if err == nil || !strings.Contains(err.Error(), "file 2: line 1: time or arrived is missing") {
+		t.Errorf("a file of another format: %v", err)
+	}
+	_, err = Read(strings.NewReader(lines[2]), Options{})
+	if err == nil || !strings.Contains(err.Error(), "none of 1 rows can be sent: line 1: status 429") {
+		t.Errorf("only refused ones: %v", err)
 	}
 }
 
