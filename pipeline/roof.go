@@ -134,7 +134,7 @@ func share(r *roofline.Roof, p benchmark.Point, t Traffic, replicas int) string 
 	if r == nil || measured <= 0 {
 		return ""
 	}
-	batch := max(1, int(p.Rate*p.Summary.E2ESent.Mean/1e9/float64(max(replicas, 1))+0.5))
+	batch := sequences(p, replicas)
 	step := r.DecodeStep(batch, t.Input+t.Output)
 	reached := step.RooflineSeconds / measured
 	text := fmt.Sprintf("%.2f ms a token at %d sequences a replica: %.0f%% of the %.2f ms at the roofline of %s, where %s binds",
@@ -143,6 +143,49 @@ func share(r *roofline.Roof, p benchmark.Point, t Traffic, replicas int) string 
 		text += "; nothing is faster than its roof: the ceilings are too low, or another machine answered"
 	}
 	return text
+}
+
+// rooflineOf places what the points measured under the roofs: a step of decoding at each
+// rate, and the planned prompt at the rate at which it waited least; nil where there are
+// no roofs. What a prompt took is its TTFT since it was sent, which has the way there and
+// a queue in it: at least so much of the roof was reached.
+func rooflineOf(r *roofline.Roof, points []benchmark.Point, t Traffic, replicas int) *benchmark.Roofline {
+	if r == nil {
+		return nil
+	}
+	bytes, flops := r.CeilingsGPU()
+	out := &benchmark.Roofline{Device: r.Deployment().GPU.Name, BytesPerSecond: bytes, FLOPS: flops}
+	if bytes >= unbounded {
+		out.BytesPerSecond = 0
+	}
+	var quickest *benchmark.Point
+	for i, p := range points {
+		if s := p.Summary.TTFTSent; s.N > 0 && (quickest == nil || s.P50 < quickest.Summary.TTFTSent.P50) {
+			quickest = &points[i]
+		}
+		if p.Summary.TPOT.Mean <= 0 {
+			continue
+		}
+		batch := sequences(p, replicas)
+		step := r.DecodeStep(batch, t.Input+t.Output)
+		out.Add(fmt.Sprintf("decode at %.3g/s", p.Rate), r.Intensity(step), step.MemorySeconds, step.ComputeSeconds, p.Summary.TPOT.Mean/1e9, share(r, p, t, replicas))
+	}
+	if quickest != nil && t.Input > 0 {
+		var w roofline.Work
+		r.Prefill(&w, 0, t.Input)
+		step, took := r.Step(w), quickest.Summary.TTFTSent.P50/1e9
+		out.Add("prefill", r.Intensity(step), step.MemorySeconds, step.ComputeSeconds, took,
+			fmt.Sprintf("a prompt of %d tokens in %.2f ms, waiting and the way there included", t.Input, 1000*took))
+	}
+	if len(out.Points) == 0 {
+		return nil
+	}
+	return out
+}
+
+// sequences are about how many were under way in each of the replicas, by Little's law.
+func sequences(p benchmark.Point, replicas int) int {
+	return max(1, int(p.Rate*p.Summary.E2ESent.Mean/1e9/float64(max(replicas, 1))+0.5))
 }
 
 // binding is what the most of a step's time is for.

@@ -30,6 +30,7 @@ type BenchmarkOutput struct {
 	System     benchmark.System      `json:"system"`
 	Points     []benchmark.Point     `json:"points"`
 	Regression *benchmark.Regression `json:"regression,omitempty"`
+	Roofline   *benchmark.Roofline   `json:"roofline,omitempty"` // nil: none is known
 }
 
 func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
@@ -71,11 +72,12 @@ func judgeBenchmark(ctx context.Context, a *Attempt, dep DeployOutput, o benchma
 	if v, err = regression(ctx, a, dep, &out, results, v); err != nil {
 		return evidence.Verdict{}, err
 	}
-	a.Output(out)
 	r, err := candidateRoof(ctx, a, replicas)
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
+	out.Roofline = rooflineOf(r, points, a.Spec.Traffic, replicas)
+	a.Output(out)
 	for _, p := range points {
 		v.Warnings = append(v.Warnings, fmt.Sprintf("%g/s: %s", p.Rate, p.Describe()))
 		if s := share(r, p, a.Spec.Traffic, replicas); s != "" {

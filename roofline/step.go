@@ -87,6 +87,17 @@ func (r *Roof) DecodeStep(batch, context int) Step {
 	return r.Step(Work{DecodeRows: batch, ContextTokens: float64(batch) * r.Seen(float64(context))})
 }
 
+// CeilingsGPU are the two roofs of one GPU, as much of either as is taken to be reached.
+func (r *Roof) CeilingsGPU() (bytesPerSecond, flopsPerSecond float64) {
+	return r.hbmBytesPerSec, r.flopsPerSec / float64(r.d.TensorParallel)
+}
+
+// Intensity is how many operations s does for each byte that it reads.
+func (r *Roof) Intensity(s Step) float64 {
+	bytes, flops := r.CeilingsGPU()
+	return s.ComputeSeconds * flops / (s.MemorySeconds * bytes)
+}
+
 // Knee is the batch at which reading the cache takes as long as reading the
 // weights. Below it a larger batch is nearly free, above it each sequence is paid.
 func (r *Roof) Knee(context int) float64 {

@@ -81,6 +81,9 @@ func (h *home) render(ctx context.Context, head pipeline.Head, format string) ([
 	r := reportOf(s, spec)
 	switch format {
 	case "html":
+		if r.Load, err = h.loadOf(ctx, s.Records, spec); err != nil {
+			return nil, err
+		}
 		return report.HTML(r)
 	case "md":
 		return []byte(report.Markdown(r)), nil

@@ -144,10 +144,15 @@ func TestPageIsOnePageThatLoadsNothing(t *testing.T) {
 			t.Errorf("page holds %q", bad)
 		}
 	}
-	// Three load curves of two lines, and of each point three distributions and three
-	// lines over time.
-	if n := strings.Count(string(b), "<path d=\"M"); n != 3*2+2*(3+3) {
-		t.Errorf("%d lines", n)
+	// Three load curves of two lines each, one with what was offered, and of each point
+	// three distributions, two lines over time and what was open; each line has a key.
+	if n, figures := strings.Count(string(b), "<path d=\"M"), strings.Count(string(b), "<figure"); n != 2*(3*2+1+2*(3+2+1)) || figures != 3+2*3 {
+		t.Errorf("%d lines in %d figures", n, figures)
+	}
+	for _, want := range []string{"holds 10<", "knee 20<", "prefers-color-scheme:dark", "% take at most"} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("page lacks %q", want)
+		}
 	}
 	if _, err := Page(&Record{}, nil); err != nil {
 		t.Error(err)

@@ -63,7 +63,7 @@ func Regress(was *Sample, is Sample, margin float64) Regression {
 	c := Compare(*was, is, Comparing{Margin: margin, Seed: 1})
 	r.Paired, r.Changes, r.Verdict = c.Paired, c.Changes, &c.Verdict
 	for i, ch := range c.Changes {
-		c.Verdict.Parts[i].Claim = fmt.Sprintf("%s: %s, and %s of %s", ch.Name, ch.show(ch.B), ch.show(ch.A), was.Name)
+		c.Verdict.Parts[i].Claim = fmt.Sprintf("%s: %s, and %s of %s", ch.Name, ch.Show(ch.B), ch.Show(ch.A), was.Name)
 	}
 	if margin <= 0 {
 		r.Verdict, r.Why = nil, fmt.Sprintf("held against %s and not judged, since benchmark.regression is off: %s", was.Name, worst(c.Changes))
@@ -77,10 +77,11 @@ func worst(all []Change) string {
 		return "too few requests to say more"
 	}
 	c := slices.MaxFunc(all, func(a, b Change) int { return cmp.Compare(a.Verdict.Estimate, b.Verdict.Estimate) })
-	return fmt.Sprintf("%s is %s, and was %s, which is furthest to the worse", c.Name, c.show(c.B), c.show(c.A))
+	return fmt.Sprintf("%s is %s, and was %s, which is furthest to the worse", c.Name, c.Show(c.B), c.Show(c.A))
 }
 
-func (c Change) show(v float64) string {
+// Show is a value of the figure, with its unit.
+func (c Change) Show(v float64) string {
 	if c.Unit == "ns" {
 		return fmt.Sprintf("%.4g ms", v/1e6)
 	}

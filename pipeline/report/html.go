@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"llmops/evidence"
+	"llmops/pipeline/chart"
 )
 
 //go:embed page.html
@@ -20,8 +21,20 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"bar":      bar,
 	"took":     func(d time.Duration) string { return d.Round(100 * time.Millisecond).String() },
 	"stamp":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
-	"chart":    chart,
+	"chart":    evidenceChart,
+	"charts":   func() template.CSS { return chart.Style },
+	"percent":  func(share float64) string { return fmt.Sprintf("%.4g", 100*share) },
+	"short":    func(v float64) string { return fmt.Sprintf("%.4g", v) },
+	"ms":       milli,
 }).Parse(pageSource))
+
+// milli is a time in milliseconds, where there is one.
+func milli(v float64) string {
+	if v == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.4g", v)
+}
 
 // HTML is the whole report as one page that loads nothing.
 func HTML(r Run) ([]byte, error) {
@@ -62,9 +75,9 @@ const (
 	chartFloor, chartCeiling = -6.0, 6.0
 )
 
-// chart draws one kind of e-value of a canary over time, a line a guard, with
+// evidenceChart draws one kind of e-value of a canary over time, a line a guard, with
 // the level at which it decides.
-func chart(c *Canary, kind string) template.HTML {
+func evidenceChart(c *Canary, kind string) template.HTML {
 	if c == nil || len(c.Points) == 0 {
 		return ""
 	}
@@ -75,7 +88,7 @@ func chart(c *Canary, kind string) template.HTML {
 		return chartTop + (chartH-chartTop-chartBottom)*(chartCeiling-e)/(chartCeiling-chartFloor)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="chart" viewBox="0 0 %g %g" role="img" aria-label="%s evidence over time">`, chartW, chartH, kind)
+	fmt.Fprintf(&b, `<svg class="evidence" viewBox="0 0 %g %g" role="img" aria-label="%s evidence over time">`, chartW, chartH, kind)
 	for e := chartFloor; e <= chartCeiling; e += 2 {
 		fmt.Fprintf(&b, `<line x1="%g" x2="%g" y1="%.1f" y2="%.1f" class="grid"/><text x="%g" y="%.1f" class="tick" text-anchor="end">%s</text>`,
 			chartLeft, chartW-chartRight, y(e), y(e), chartLeft-6, y(e)+4, power(e))

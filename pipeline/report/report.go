@@ -23,6 +23,7 @@ type Run struct {
 	Facts    []Fact
 	Stages   []Stage
 	Approved []Approval
+	Load     *Benchmark // nil: the run had no benchmark
 	Canary   *Canary
 	Deciders []Decider
 }
