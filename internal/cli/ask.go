@@ -32,10 +32,20 @@ func (e *env) ask(ctx context.Context, format string, args ...any) (yes bool, er
 // isTerminal asks for the size that only a terminal has: that it is a device is
 // true of /dev/null, too.
 func isTerminal(r any) bool {
+	_, _, ok := terminalSize(r)
+	return ok
+}
+
+// terminalSize is how many columns and lines the terminal r has, 0 where it does not know;
+// ok is false when it is none.
+func terminalSize(r any) (width, height int, ok bool) {
 	f, ok := r.(*os.File)
 	if !ok {
-		return false
+		return 0, 0, false
 	}
-	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	return err == nil
+	ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0, false
+	}
+	return int(ws.Col), int(ws.Row), true
 }

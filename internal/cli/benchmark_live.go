@@ -1,28 +1,85 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
+	"llmops/internal/tui"
 	"llmops/pipeline/benchmark"
 	"llmops/pipeline/benchmark/load"
 )
 
-// live prints how a measurement goes.
+// live shows how a measurement goes: a picture on a terminal, and lines now and then where
+// there is none.
 type live struct {
-	mu   sync.Mutex // guards what follows
-	p    *progress
-	at   time.Time
-	l    benchmark.Load
-	done int
-	bad  int
-	out  int
-	last int // tokens when the last line was printed
-	ttft []time.Duration
+	x      *bench
+	mu     sync.Mutex // guards the fields down to ttft
+	p      *progress
+	at     time.Time
+	l      benchmark.Load
+	done   int
+	bad    int
+	out    int
+	last   int // tokens when the last line was printed
+	ttft   []time.Duration
+	said   []string // while the picture stood where they belong
+	meter  *tui.Meter
+	screen *tui.Screen
+	stop   context.CancelFunc
+	drawn  sync.WaitGroup
+	closed sync.Once
 }
 
-func newLive(e *env) *live { return &live{p: newProgress(e)} }
+// frame is how often the picture is drawn.
+const frame = 200 * time.Millisecond
+
+func newLive(ctx context.Context, x *bench) *live {
+	v := &live{x: x, p: newProgress(x.e)}
+	if v.p.terminal {
+		v.meter, v.screen = new(tui.Meter), tui.NewScreen(x.e.err)
+		drawing, stop := context.WithCancel(context.WithoutCancel(ctx)) // it is still to be seen how the run ends
+		v.stop = stop
+		v.drawn.Go(func() { v.draw(drawing, ctx.Done()) })
+	}
+	return v
+}
+
+// draw draws until ctx ends; stopped is closed when the run is asked to stop.
+func (v *live) draw(ctx context.Context, stopped <-chan struct{}) {
+	defer v.screen.Close()
+	tick := time.NewTicker(frame)
+	defer tick.Stop()
+	for {
+		width, height, _ := terminalSize(v.x.e.err)
+		if v.screen.Show(v.meter.Bench(time.Now()).Render(cmp.Or(width, 80), cmp.Or(height, 24))) != nil {
+			return // the terminal is gone, and the run goes on
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-stopped:
+			v.meter.Stop()
+			stopped = nil
+		case <-tick.C:
+		}
+	}
+}
+
+// counted is the target with what it sends counted, where somebody looks.
+func (v *live) counted(to load.Target) load.Target {
+	if v.meter == nil {
+		return to
+	}
+	return func(ctx context.Context, r *load.Request, now func() time.Duration, res *load.Result) {
+		v.meter.Sent(time.Now())
+		to(ctx, r, now, res)
+		v.meter.Closed(time.Now())
+	}
+}
 
 func (v *live) begin(l benchmark.Load) {
 	v.mu.Lock()
@@ -30,9 +87,21 @@ func (v *live) begin(l benchmark.Load) {
 	v.l, v.at = l, time.Now()
 	v.done, v.bad, v.out, v.last, v.ttft = 0, 0, 0, 0, nil
 	v.p.last = time.Now()
+	if v.meter == nil {
+		return
+	}
+	b := tui.Bench{What: v.x.b.system.Model + " at " + v.x.rec.URL, Load: l.String() + ", " + l.Content, Length: l.Lasts(), Warm: l.Warmup, Keeps: v.x.dir}
+	if v.x.b.sweep {
+		b.Step, b.Most = len(v.x.rec.Points)+1, benchmark.MostPoints
+	}
+	v.meter.Begin(b, v.at)
 }
 
 func (v *live) result(r *load.Result) {
+	if v.meter != nil {
+		v.meter.Result(r, time.Now())
+		return
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.done++
@@ -43,12 +112,8 @@ func (v *live) result(r *load.Result) {
 	if d, ok := r.TTFT(); ok {
 		v.ttft = append(v.ttft, d)
 	}
-	pause := quiet
-	if v.p.terminal {
-		pause = 200 * time.Millisecond
-	}
 	now := time.Now()
-	if now.Sub(v.p.last) < pause {
+	if now.Sub(v.p.last) < quiet {
 		return
 	}
 	text := fmt.Sprintf("%s: %.0fs, %d ended, %d failed, %.0f tokens/s", v.l, now.Sub(v.at).Seconds(), v.done, v.bad, float64(v.out-v.last)/now.Sub(v.p.last).Seconds())
@@ -62,11 +127,27 @@ func (v *live) result(r *load.Result) {
 func (v *live) say(format string, args ...any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if v.meter != nil {
+		text := fmt.Sprintf(format, args...)
+		v.meter.Note(text)
+		v.said = append(v.said, text)
+		return
+	}
 	v.p.line(format, args...)
 }
 
+// close gives the terminal back, and says what was said meanwhile.
 func (v *live) close() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.p.end()
+	v.closed.Do(func() {
+		if v.stop != nil {
+			v.stop()
+			v.drawn.Wait()
+		}
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.p.end()
+		if len(v.said) > 0 {
+			v.x.e.say("%s", strings.Join(v.said, "\n"))
+		}
+	})
 }

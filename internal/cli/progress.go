@@ -3,12 +3,9 @@ package cli
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"llmops/evidence"
 	"llmops/pipeline"
@@ -30,11 +27,10 @@ type progress struct {
 }
 
 func newProgress(e *env) *progress {
-	p := &progress{e: e, terminal: isTerminal(e.err), width: 80}
-	if f, ok := e.err.(*os.File); ok && p.terminal {
-		if ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && ws.Col > 20 {
-			p.width = int(ws.Col)
-		}
+	p := &progress{e: e, width: 80}
+	width, _, terminal := terminalSize(e.err)
+	if p.terminal = terminal; width > 20 {
+		p.width = width
 	}
 	return p
 }

@@ -89,6 +89,27 @@ func (l Load) Check() error {
 	return nil
 }
 
+// Lasts is how long l is offered; 0 where only its requests tell.
+func (l Load) Lasts() time.Duration {
+	d := l.For
+	shorter := func(o time.Duration) {
+		if o > 0 && (d == 0 || o < d) {
+			d = o
+		}
+	}
+	switch {
+	case l.Shape == Replay && len(l.Times) > 0:
+		n := len(l.Times)
+		if l.Requests > 0 {
+			n = min(n, l.Requests)
+		}
+		shorter(l.Times[n-1])
+	case l.Shape != Closed && l.Requests > 0 && l.Rate > 0:
+		shorter(l.Ramp + time.Duration((float64(l.Requests)-l.Ramp.Seconds()*(l.From+l.Rate)/2)/l.Rate*float64(time.Second)))
+	}
+	return d
+}
+
 // String names the load in a few words.
 func (l Load) String() string {
 	s := fmt.Sprintf("%s %.4g/s", l.Shape, l.Rate)

@@ -168,3 +168,26 @@ func TestPageIsOnePageThatLoadsNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestLoadLasts(t *testing.T) {
+	times := []time.Duration{0, time.Second, 5 * time.Second}
+	for _, c := range []struct {
+		l    Load
+		want time.Duration
+	}{
+		{Load{Shape: Poisson, Rate: 5, For: time.Minute}, time.Minute},
+		{Load{Shape: Poisson, Rate: 5, For: time.Minute, Requests: 100}, 20 * time.Second},
+		{Load{Shape: Constant, Rate: 5, Requests: 1000}, 200 * time.Second},
+		// 30 in the ten seconds from 1/s to 5/s, and 70 in 14 more.
+		{Load{Shape: Constant, Rate: 5, From: 1, Ramp: 10 * time.Second, Requests: 100}, 24 * time.Second},
+		{Load{Shape: Closed, Concurrency: 4, Requests: 10, For: time.Minute}, time.Minute},
+		{Load{Shape: Replay, Times: times}, 5 * time.Second},
+		{Load{Shape: Replay, Times: times, Requests: 2}, time.Second},
+		{Load{Shape: Replay, Times: times, For: 3 * time.Second}, 3 * time.Second},
+		{Load{}, 0},
+	} {
+		if got := c.l.Lasts(); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.l, got, c.want)
+		}
+	}
+}

@@ -15,9 +15,12 @@ type Searching struct {
 	Start      float64 // the first rate, requests a second
 	Most       float64 // never offer more; 0: no limit
 	Resolution float64 // how close the rates on both sides of a limit shall be; default 0.1
-	Points     int     // at most; default 16
+	Points     int     // at most; default MostPoints
 	SLO        slo.Class
 }
+
+// MostPoints is how many rates a search offers at most, unless it is told.
+const MostPoints = 16
 
 // Found is what a search came to. A rate of 0 was not found.
 type Found struct {
@@ -34,7 +37,7 @@ func (s Searching) withDefaults() Searching {
 		s.Resolution = 0.1
 	}
 	if s.Points <= 0 {
-		s.Points = 16
+		s.Points = MostPoints
 	}
 	return s
 }
