@@ -46,6 +46,11 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	for _, r := range benchmarkRates {
 		o.Rates = append(o.Rates, r*o.Plan)
 	}
+	if a.Spec.Task == "" {
+		if o.Tokenizer, err = tokenizer.Load(dep.Candidate.Version.Dir); err != nil {
+			return evidence.Verdict{}, err
+		}
+	}
 	var bases []string
 	for _, r := range dep.Candidate.Ready {
 		bases = append(bases, "http://"+r.Addr)

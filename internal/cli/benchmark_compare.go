@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/google/renameio/v2"
@@ -125,8 +126,9 @@ func newBenchmarkConvertCmd(e *env) *cobra.Command {
 		Use:   "convert PATH --to FORMAT",
 		Short: "Turn a benchmark into another tool's file, or sum one up",
 		Long: `Convert writes a benchmark, a folder of ours or the file of another tool, as the
-file of vllm bench serve, guidellm or aiperf (its profile_export.jsonl). With --to
-summary it sums it up by our definitions. Figures are mapped by what they are and not
+file of vllm bench serve, guidellm or aiperf (its profile_export.jsonl, and with
+aiperf-summary its profile_export_aiperf.json). With --to summary it sums it up by our
+definitions. Figures are mapped by what they are and not
 by their names.
 
   llmops benchmark convert results/ --to vllm --out result.json
@@ -150,8 +152,8 @@ by their names.
 				}
 				return e.answer(sum, func(w *tabwriter.Writer) { pointTable(w, p) })
 			}
-			if to != exchange.VLLM && to != exchange.GuideLLM && to != exchange.AIPerf {
-				return usage("--to is %q, want vllm, guidellm, aiperf or summary", to)
+			if !slices.Contains([]string{exchange.VLLM, exchange.GuideLLM, exchange.AIPerf, exchange.AIPerfSummary}, to) {
+				return usage("--to is %q, want vllm, guidellm, aiperf, aiperf-summary or summary", to)
 			}
 			if out == "" {
 				return exchange.Write(e.out, to, r, sum)
@@ -167,7 +169,7 @@ by their names.
 			return f.CloseAtomicallyReplace()
 		},
 	}
-	c.Flags().StringVar(&to, "to", "", "vllm, guidellm, aiperf or summary")
+	c.Flags().StringVar(&to, "to", "", "vllm, guidellm, aiperf, aiperf-summary or summary")
 	c.Flags().StringVar(&out, "out", "", "the file to write; default: standard output")
 	c.Flags().IntVar(&point, "point", 0, "of a sweep, which point: 1 is the first; default: the only one")
 	return c

@@ -200,7 +200,7 @@ func (x *bench) makeSource(ctx context.Context, changed func(string) bool) error
 			return &exitError{exitUsage, err}
 		}
 	}
-	x.source = prompt.Ahead(make, ahead, ctx.Done())
+	x.source = benchmark.Sampled(prompt.Ahead(make, ahead, ctx.Done()), b.prompt.Tokenizer)
 	return nil
 }
 

@@ -178,7 +178,7 @@ func (x *bench) point(ctx context.Context, l benchmark.Load) (p benchmark.Point,
 	var lost error
 	run, stop := context.WithCancel(ctx)
 	defer stop()
-	p, _, err = benchmark.Measure(run, x.target, x.source, l, benchmark.Measuring{SLO: x.class, Timeout: x.b.timeout, MaxOpen: x.b.maxOpen, Emit: func(r *load.Result) {
+	p, _, err = benchmark.Measure(run, x.target, x.source, l, benchmark.Measuring{SLO: x.class, Timeout: x.b.timeout, MaxOpen: x.b.maxOpen, Tokenizer: x.b.prompt.Tokenizer, Emit: func(r *load.Result) {
 		if werr := load.Write(f, r); werr != nil && lost == nil {
 			// Results that are not kept are no results; a full disk fills no further.
 			lost = fmt.Errorf("writing results: %w", werr)

@@ -73,6 +73,7 @@ var counterNames = []struct{ engine, prompt, output string }{
 	{"vllm", "vllm:prompt_tokens_total", "vllm:generation_tokens_total"},
 	{"llama.cpp", "llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total"},
 	{"sglang", "sglang:prompt_tokens_total", "sglang:generation_tokens_total"},
+	{"tgi", "tgi_request_input_length_sum", "tgi_request_generated_tokens_sum"}, // histograms of requests that ended
 }
 
 // counters reads what the server counts; nil where it counts nothing that is known.

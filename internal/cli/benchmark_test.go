@@ -24,16 +24,24 @@ import (
 // body to seen first.
 func answering(t *testing.T, seen func(n int, body []byte, h http.Header)) string {
 	t.Helper()
+	return exposing(t, "test", func(n int) string {
+		return fmt.Sprintf("# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total %d\n", 2*n)
+	}, seen)
+}
+
+// exposing is the same with what it says of itself after n chats.
+func exposing(t *testing.T, owner string, metrics func(n int) string, seen func(n int, body []byte, h http.Header)) string {
+	t.Helper()
 	var mu sync.Mutex
 	n := 0
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"m","owned_by":"test","meta":{"n":1}}]}`)
+		fmt.Fprintf(w, `{"object":"list","data":[{"id":"m","owned_by":%q,"meta":{"n":1}}]}`, owner)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
-		fmt.Fprintf(w, "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total %d\n", 2*n)
+		_, _ = io.WriteString(w, metrics(n))
 	})
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -113,6 +121,23 @@ func TestBenchmarkInterrupted(t *testing.T) {
 	read, all, err := readBenchmark(dir)
 	if err != nil || read.State != benchmark.Stopped || len(all[0]) < 20 || len(all[0]) != rec.Points[0].Stats.Sent {
 		t.Errorf("%d of %d results, %v", len(all[0]), rec.Points[0].Stats.Sent, err)
+	}
+}
+
+// Each engine counts under names of its own.
+func TestServerCounters(t *testing.T) {
+	for engine, text := range map[string]string{
+		"vllm":      "# TYPE vllm:prompt_tokens_total counter\nvllm:prompt_tokens_total{engine=\"0\"} %[2]d\n# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{engine=\"0\"} %[1]d\n",
+		"sglang":    "# TYPE sglang:prompt_tokens_total counter\nsglang:prompt_tokens_total{model_name=\"m\"} %[2]d\n# TYPE sglang:generation_tokens_total counter\nsglang:generation_tokens_total{model_name=\"m\"} %[1]d\n",
+		"llama.cpp": "# TYPE llamacpp:prompt_tokens_total counter\nllamacpp:prompt_tokens_total %[2]d\n# TYPE llamacpp:tokens_predicted_total counter\nllamacpp:tokens_predicted_total %[1]d\n",
+		"tgi": "# TYPE tgi_request_input_length histogram\ntgi_request_input_length_bucket{le=\"+Inf\"} 9\ntgi_request_input_length_sum %[2]d\ntgi_request_input_length_count 9\n" +
+			"# TYPE tgi_request_generated_tokens histogram\ntgi_request_generated_tokens_bucket{le=\"+Inf\"} 9\ntgi_request_generated_tokens_sum %[1]d\ntgi_request_generated_tokens_count 9\n",
+	} {
+		url := exposing(t, "", func(n int) string { return fmt.Sprintf(text, 100+2*n, 1000+5*n) }, func(int, []byte, http.Header) {})
+		code, rec, stderr := runBench(t.Context(), t, t.TempDir(), "--url", url, "--rate", "400", "--requests", "20", "--input-tokens", "5", "--output-tokens", "2", "--no-history")
+		if code != exitDone || rec.System.Engine != engine || len(rec.Checks) != 2 || !rec.Checks[0].OK || !rec.Checks[1].OK {
+			t.Errorf("%s: exit %d, %+v, %+v: %s", engine, code, rec.System, rec.Checks, stderr)
+		}
 	}
 }
 

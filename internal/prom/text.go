@@ -21,7 +21,8 @@ const MaxText = 16 << 20
 // ErrText reports bytes that are no exposition.
 var ErrText = errors.New("not Prometheus' text format")
 
-// Samples are the gauges, counters and untyped samples of one exposition.
+// Samples are the gauges, counters and untyped samples of one exposition, and the sums and
+// counts of its histograms and summaries, under the names that end in _sum and _count.
 type Samples map[string][]float64
 
 // Parse reads an exposition of at most MaxText bytes.
@@ -43,9 +44,23 @@ func Parse(r io.Reader) (s Samples, err error) {
 	}
 	out := Samples{}
 	for name, f := range families {
-		for _, m := range f.GetMetric() {
-			if v, ok := value(f.GetType(), m); ok && !math.IsNaN(v) {
+		add := func(name string, v float64) {
+			if !math.IsNaN(v) {
 				out[name] = append(out[name], v)
+			}
+		}
+		for _, m := range f.GetMetric() {
+			switch h, s := m.GetHistogram(), m.GetSummary(); {
+			case h != nil:
+				add(name+"_sum", h.GetSampleSum())
+				add(name+"_count", float64(h.GetSampleCount()))
+			case s != nil:
+				add(name+"_sum", s.GetSampleSum())
+				add(name+"_count", float64(s.GetSampleCount()))
+			default:
+				if v, ok := value(f.GetType(), m); ok {
+					add(name, v)
+				}
 			}
 		}
 	}

@@ -22,6 +22,10 @@ vllm:e2e_bucket{le="0.3"} 1
 vllm:e2e_bucket{le="+Inf"} 2
 vllm:e2e_sum 1
 vllm:e2e_count 2
+# TYPE tgi_request_generated_tokens summary
+tgi_request_generated_tokens{quantile="0.5"} 2
+tgi_request_generated_tokens_sum 6
+tgi_request_generated_tokens_count 4
 untyped_one 7
 not_known NaN
 `
@@ -39,6 +43,11 @@ func TestParse(t *testing.T) {
 	}
 	if v, ok := s.Sum("untyped_one"); !ok || v != 7 {
 		t.Errorf("untyped %v, %v", v, ok)
+	}
+	for name, want := range map[string]float64{"vllm:e2e_sum": 1, "vllm:e2e_count": 2, "tgi_request_generated_tokens_sum": 6, "tgi_request_generated_tokens_count": 4} {
+		if v, ok := s.Sum(name); !ok || v != want {
+			t.Errorf("%s %v, %v", name, v, ok)
+		}
 	}
 	for _, name := range []string{"absent", "not_known", "vllm:e2e"} {
 		if v, ok := s.Sum(name); ok {

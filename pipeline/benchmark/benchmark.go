@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"llmops/evidence"
+	"llmops/model/tokenizer"
 	"llmops/pipeline/benchmark/load"
 	"llmops/serving/openai"
 	"llmops/serving/slo"
@@ -46,6 +47,8 @@ type Options struct {
 	SLO     slo.Class
 	Margin  float64 // by which it shall be comparable with others of its kind; 0: not
 	Content string  // what is asked, in words
+
+	Tokenizer *tokenizer.Tokenizer // the model's, to count some answers by; nil: none are
 }
 
 // Point is what one rate gave.
@@ -86,18 +89,18 @@ func Sweep(ctx context.Context, bases []string, requests []*load.Request, o Opti
 	for i, rate := range o.Rates {
 		length := o.length(rate)
 		n := int(rate * length.Seconds())
-		source := func(int) (*load.Request, error) {
+		source := Sampled(func(int) (*load.Request, error) {
 			r := *requests[next%len(requests)]
 			next++
 			return &r, nil
-		}
+		}, o.Tokenizer)
 		ended := 0
 		emit := func(*load.Result) {
 			ended++
 			progress(int64(i)*1000+int64(1000*ended/max(1, n)), int64(len(o.Rates))*1000)
 		}
 		l := Load{Shape: Poisson, Rate: rate, Requests: n, For: 2 * length, Whole: true, Seed: o.Seed + uint64(i), Content: o.Content}
-		p, results, err := Measure(ctx, target, source, l, Measuring{SLO: o.SLO, Timeout: time.Minute, Emit: emit})
+		p, results, err := Measure(ctx, target, source, l, Measuring{SLO: o.SLO, Timeout: time.Minute, Tokenizer: o.Tokenizer, Emit: emit})
 		if err != nil {
 			return out, all, fmt.Errorf("offering %g requests a second: %w", rate, err)
 		}

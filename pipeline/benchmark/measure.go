@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"llmops/evidence"
+	"llmops/model/tokenizer"
 	"llmops/pipeline/benchmark/load"
 	"llmops/serving/slo"
 )
@@ -129,10 +130,11 @@ func (l Load) String() string {
 
 // Measuring is how a load is measured.
 type Measuring struct {
-	SLO     slo.Class
-	Timeout time.Duration
-	MaxOpen int
-	Emit    func(*load.Result) // as each ends, one at a time; may be nil
+	SLO       slo.Class
+	Timeout   time.Duration
+	MaxOpen   int
+	Tokenizer *tokenizer.Tokenizer // the model's, to count what was kept of answers; nil: not
+	Emit      func(*load.Result)   // as each ends, one at a time; may be nil
 }
 
 // Measure offers l to target and sums up what came back. Answers are waited for;
@@ -144,6 +146,7 @@ func Measure(ctx context.Context, target load.Target, source load.Source, l Load
 	}
 	var results []*load.Result
 	emit := func(r *load.Result) {
+		recount(r, m.Tokenizer)
 		results = append(results, r)
 		if m.Emit != nil {
 			m.Emit(r)

@@ -29,6 +29,9 @@ const (
 	VLLM     = "vllm"     // --save-result --save-detailed
 	GuideLLM = "guidellm" // kind=json
 	AIPerf   = "aiperf"   // profile_export.jsonl
+
+	// AIPerfSummary is written alone, since it has aggregates only.
+	AIPerfSummary = "aiperf-summary" // profile_export_aiperf.json
 )
 
 // Run is what another tool measured.
@@ -100,8 +103,10 @@ func Write(w io.Writer, format string, r *Run, s load.Summary) error {
 		return writeGuideLLM(w, r, s)
 	case AIPerf:
 		return writeAIPerf(w, r)
+	case AIPerfSummary:
+		return writeAIPerfSummary(w, r, s)
 	}
-	return fmt.Errorf("format %q is not known; there are %s, %s and %s", format, VLLM, GuideLLM, AIPerf)
+	return fmt.Errorf("format %q is not known; there are %s, %s, %s and %s", format, VLLM, GuideLLM, AIPerf, AIPerfSummary)
 }
 
 // nanos is seconds as a duration; 0 of what is no time.

@@ -129,6 +129,9 @@ func (a *answer) event(ev openai.Event, at time.Duration) {
 	if p.Tokens == tokens {
 		return
 	}
+	if a.r.Keep {
+		res.Kept = append(append(res.Kept, ev.Data...), '\n')
+	}
 	if res.FirstToken == 0 {
 		res.FirstToken = at
 		if p.Usage {

@@ -37,6 +37,7 @@ type Request struct {
 	Encode       bool   // the answer is vectors or scores: its end is its first token
 	Class        string // carried into the result
 	Want         int    // output tokens the request asks for exactly; 0: open
+	Keep         bool   // what the answer's events say is kept in the result
 
 	// Next is the session's next turn and the pause before it, asked for when
 	// this turn has been answered; a nil request ends the session. Nil: no session.

@@ -57,6 +57,7 @@ type Result struct {
 	FirstTokens int   `json:"first_tokens,omitempty"` // in the first event; 0: unknown
 	Count       Count `json:"count"`
 	Want        int   `json:"want,omitempty"`
+	Own         int   `json:"own,omitempty"` // output tokens by a count of our own; 0: not counted
 
 	Conversation string `json:"conversation,omitempty"`
 	Turn         int    `json:"turn,omitempty"`    // of a session, from 0
@@ -69,6 +70,7 @@ type Result struct {
 	Kind    Kind   `json:"kind,omitempty"`
 	Error   string `json:"error,omitempty"`
 
+	Kept   []byte        `json:"-"` // the data of the events with tokens, a line each, of a Request with Keep
 	opened time.Duration // counted as open since; not kept
 }
 
@@ -191,7 +193,7 @@ func Read(in io.Reader, fn func(*Result) error) error {
 // believable holds what a file says to what can be.
 func (r *Result) believable() error {
 	const most = 1 << 24 // tokens of one answer
-	for _, n := range append([]int{r.Input, r.Output, r.FirstTokens, r.Events}, r.Steps...) {
+	for _, n := range append([]int{r.Input, r.Output, r.FirstTokens, r.Events, r.Own}, r.Steps...) {
 		if n < 0 || n > most {
 			return fmt.Errorf("a count of %d, want 0 to %d", n, most)
 		}

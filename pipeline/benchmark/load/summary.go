@@ -302,6 +302,35 @@ func peak(results []*Result, w Window) float64 {
 	return slices.Max(bins)
 }
 
+// ownCount holds what the server says it sent against the text that came, where some of
+// it was counted. An answer that ended by itself has a token without text, its end. One
+// that was held to a length may have run over more of them, so that of it only half is
+// too few.
+func ownCount(results []*Result) Check {
+	var own, told, n [2]int // of answers that ended by themselves, and of others
+	for _, r := range results {
+		if !r.OK() || r.Own == 0 || r.Count != CountUsage {
+			continue
+		}
+		kind, end := 1, 0
+		if r.Finish == "stop" {
+			kind, end = 0, 1
+		}
+		own[kind], told[kind], n[kind] = own[kind]+r.Own+end, told[kind]+r.Output, n[kind]+1
+	}
+	if n[0]+n[1] == 0 {
+		return Check{}
+	}
+	c := Check{Name: "own count", OK: true, Note: fmt.Sprintf("%d output tokens told of %d answers, %d by the tokenizer", told[0]+told[1], n[0]+n[1], own[0]+own[1])}
+	for kind, least := range []float64{0.9, 0.5} {
+		if t, o := float64(told[kind]), float64(own[kind]); n[kind] > 0 && (o > 1.1*t || o < least*t) {
+			c.OK = false
+			c.Note += fmt.Sprintf("; of the %d that were %s %.0f and %.0f, want %.1f to 1.1 times as many", n[kind], [2]string{"ended by the model", "held to a length"}[kind], t, o, least)
+		}
+	}
+	return c
+}
+
 // maxSeconds bounds the seconds that are counted one by one: ten days.
 const maxSeconds = 864_000
 
@@ -380,6 +409,9 @@ func checks(results []*Result, stats Stats, s *Summary) []Check {
 				short++
 			}
 		}
+	}
+	if c := ownCount(results); c.Name != "" {
+		out = append(out, c)
 	}
 	check("length", short == 0, "%d of %d answers differ from the length asked for by more than 5 %% or 50 tokens", short, wanted)
 	return out
