@@ -168,7 +168,11 @@ func rooflineOf(r *roofline.Roof, points []benchmark.Point, t Traffic, replicas 
 		}
 		batch := sequences(p, replicas)
 		step := r.DecodeStep(batch, t.Input+t.Output)
-		out.Add(fmt.Sprintf("decode at %.3g/s", p.Rate), r.Intensity(step), step.MemorySeconds, step.ComputeSeconds, p.Summary.TPOT.Mean/1e9, share(r, p, t, replicas))
+		name := fmt.Sprintf("decode at %.3g/s", p.Rate)
+		if p.Rate == 0 {
+			name = "decode, " + p.Load.String()
+		}
+		out.Add(name, r.Intensity(step), step.MemorySeconds, step.ComputeSeconds, p.Summary.TPOT.Mean/1e9, share(r, p, t, replicas))
 	}
 	if quickest != nil && t.Input > 0 {
 		var w roofline.Work
@@ -185,7 +189,11 @@ func rooflineOf(r *roofline.Roof, points []benchmark.Point, t Traffic, replicas 
 
 // sequences are about how many were under way in each of the replicas, by Little's law.
 func sequences(p benchmark.Point, replicas int) int {
-	return max(1, int(p.Rate*p.Summary.E2ESent.Mean/1e9/float64(max(replicas, 1))+0.5))
+	rate := p.Rate
+	if rate == 0 { // a closed loop's is what comes of it
+		rate = p.Summary.RequestRate
+	}
+	return max(1, int(rate*p.Summary.E2ESent.Mean/1e9/float64(max(replicas, 1))+0.5))
 }
 
 // binding is what the most of a step's time is for.

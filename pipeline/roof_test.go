@@ -2,9 +2,12 @@ package pipeline
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"llmops/model"
 	"llmops/pipeline/benchmark"
 	"llmops/pipeline/benchmark/load"
 )
@@ -35,5 +38,58 @@ func TestRooflineOf(t *testing.T) {
 	}
 	if rooflineOf(nil, []benchmark.Point{p}, s.Traffic, 1) != nil || rooflineOf(r, nil, s.Traffic, 1) != nil {
 		t.Error("a roofline of nothing")
+	}
+}
+
+// A server that is no run's has a roofline when it is said what it serves and on what.
+func TestRooflineOfAServer(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := benchmark.Point{Load: benchmark.Load{Shape: benchmark.Closed, Concurrency: 4}, Summary: load.Summary{RequestRate: 4, Done: 10, InputTokens: 1000, OutputTokens: 500, TPOT: load.Dist{Mean: 40e6}, E2ESent: load.Dist{Mean: 1e9}, TTFTSent: load.Dist{N: 9, P50: 50e6}}}
+	points := []benchmark.Point{p}
+	l4 := benchmark.System{Engine: "vllm", GPU: "l4", GPUs: 1}
+	fails := func(want string, sys benchmark.System, points []benchmark.Point) {
+		t.Helper()
+		if got, err := RooflineOf(dir, sys, points, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v, %v, want %q", got, err, want)
+		}
+	}
+	fails("config.json", l4, points)
+	write("config.json", `{"model_type":"llama","architectures":["LlamaForCausalLM"],"hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":16,"num_attention_heads":32,"num_key_value_heads":8,"head_dim":64,"vocab_size":128256,"max_position_embeddings":8192,"torch_dtype":"bfloat16"}`)
+	fails("has no weights", l4, points)
+	write("model.safetensors", "")
+	if err := os.Truncate(filepath.Join(dir, "model.safetensors"), 2_500_000_000); err != nil {
+		t.Fatal(err)
+	}
+	fails(`"l5" is no GPU`, benchmark.System{GPU: "l5"}, points)
+	fails("doctor --measure", benchmark.System{GPU: CPU, Engine: "llmops"}, points)
+	fails("no answer", l4, []benchmark.Point{{Rate: 1}})
+	got, err := RooflineOf(dir, l4, points, nil)
+	// 2.5 GB at 0.7 × 300 GB/s are 12 ms, of 40; 4 sequences of 150 tokens are little beside.
+	if err != nil || len(got.Points) != 2 || got.Points[0].Name != "decode, closed loop of 4" || math.Abs(got.Points[0].Share-0.30) > 0.01 || !strings.Contains(got.Points[0].Note, "at 4 sequences") {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestArithmetic(t *testing.T) {
+	f8 := &model.QuantArgs{Bits: 8, Type: "float"}
+	for _, c := range []struct {
+		q    *model.Quantisation
+		want string
+	}{
+		{nil, ""},
+		{&model.Quantisation{Method: "fp8"}, "fp8-dynamic"},
+		{&model.Quantisation{Method: "gptq"}, ""},
+		{&model.Quantisation{Method: "compressed-tensors", Groups: []model.QuantGroup{{Weights: f8, Activations: f8}}}, "fp8-dynamic"},
+		{&model.Quantisation{Method: "compressed-tensors", Groups: []model.QuantGroup{{Weights: f8}}}, ""},
+		{&model.Quantisation{Method: "compressed-tensors", Groups: []model.QuantGroup{{Weights: &model.QuantArgs{Bits: 8, Type: "int"}, Activations: f8}}}, ""},
+	} {
+		if got := arithmetic(c.q); got != c.want {
+			t.Errorf("%+v: %q", c.q, got)
+		}
 	}
 }

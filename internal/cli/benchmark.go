@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"llmops/internal/config"
 	"llmops/pipeline"
 	"llmops/pipeline/benchmark"
 	"llmops/pipeline/benchmark/prompt"
@@ -55,6 +56,9 @@ llmops benchmark show reads them again.
 --slo is a preset (` + strings.Join(presets(), ", ") + `) or bounds such as
 ttft=800ms,tpot=50ms,errors=1%, of 95 % of the requests unless it says ttft@99=800ms.
 With it the exit status is a verdict.
+
+With --tokenizer, the folder of the weights that are served, and --gpu it says which part
+of the roofline was reached, and which roof binds.
 
 Lengths are tokens: 512, or 100-2000, or 512:0.9,32000:0.1. With --tokenizer, the
 model's folder, prompts have exactly so many; without, a word is taken for a token.
@@ -123,11 +127,15 @@ func (b *benchFlags) flags(c *cobra.Command) {
 	f.StringVar(&b.system.Engine, "engine", "", "the engine, for the history; default: what it says of itself")
 	f.StringVar(&b.system.Version, "engine-version", "", "its version; default: what it says of itself")
 	f.StringVar(&b.system.Flags, "engine-flags", "", "what it was started with, for the history")
-	f.StringVar(&b.system.GPU, "gpu", "", "the GPU, for the history")
-	f.IntVar(&b.system.GPUs, "gpus", 0, "how many, for tokens/s of each")
+	f.StringVar(&b.system.GPU, "gpu", "", "the GPU: for the history, and with --tokenizer for the roofline"+gpuNames())
+	f.IntVar(&b.system.GPUs, "gpus", 0, "how many a copy of the model takes: for tokens/s of each, and the roofline")
 	f.DurationVar(&b.batchWindow, "batch-window", 0, "say how many such requests are done within; default 4h where anything of a batch is asked")
 	f.IntVar(&b.batchRequests, "batch-requests", 0, "say whether so many are")
 	f.BoolVar(&b.noHistory, "no-history", false, "leave no line in the history")
+}
+
+func gpuNames() string {
+	return "; one of " + strings.Join(config.GPUs(), ", ") + ", or cpu for this machine"
 }
 
 // presets are the names that --slo knows. The class of batches has no bound on

@@ -15,8 +15,10 @@ import (
 	"github.com/google/renameio/v2"
 
 	"llmops/evidence"
+	"llmops/pipeline"
 	"llmops/pipeline/benchmark"
 	"llmops/pipeline/benchmark/load"
+	"llmops/serving/embedded/ceiling"
 	"llmops/serving/slo"
 )
 
@@ -249,6 +251,7 @@ func (x *bench) judge(stopped bool) {
 // finish writes the record, the page and the line in the history.
 func (x *bench) finish(stopped bool) error {
 	x.rec.Ended = time.Now().UTC()
+	x.roofline()
 	err := x.save()
 	if x.b.page != "" {
 		err = errors.Join(err, x.e.writePage(x.b.page, x.dir, x.rec))
@@ -257,6 +260,25 @@ func (x *bench) finish(stopped bool) error {
 		err = errors.Join(err, x.e.remember(x.rec, x.dir))
 	}
 	return err
+}
+
+// roofline places what was measured under the roofs, where it was said what was measured on
+// what.
+func (x *bench) roofline() {
+	b := x.b
+	if b.system.GPU == "" || b.tokenizer == "" || b.prompt.Output == nil {
+		return
+	}
+	var c *ceiling.Ceilings
+	if dir, err := x.e.stateDir(); err == nil && b.system.GPU == pipeline.CPU {
+		c, _ = ceilings(dir) // doctor tells what is wrong with them
+	}
+	r, err := pipeline.RooflineOf(b.tokenizer, b.system, x.rec.Points, c)
+	if err != nil { // what was measured is measured nonetheless
+		x.warn("no roofline: %v", err)
+		return
+	}
+	x.rec.Roofline = r
 }
 
 // exit is the run's exit status.

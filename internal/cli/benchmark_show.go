@@ -157,6 +157,11 @@ func benchTable(w *tabwriter.Writer, rec *benchmark.Record) {
 			row(w, "", fmt.Sprintf("%d take %v", b.Requests, b.Takes.Round(time.Second)))
 		}
 	}
+	if r := rec.Roofline; r != nil {
+		for _, p := range r.Points {
+			row(w, "roofline", fmt.Sprintf("%s: %.3g%% of %s; %s", p.Name, 100*p.Share, p.Binds, p.Note))
+		}
+	}
 	row(w)
 	for _, c := range rec.Checks {
 		row(w, checked(c), c.Name, c.Note)

@@ -41,8 +41,9 @@ type Record struct {
 	Points   []Point           `json:"points"`
 	Found    *Found            `json:"found,omitempty"`
 	Batch    *Batch            `json:"batch,omitempty"`
-	Verdict  *evidence.Verdict `json:"verdict,omitempty"` // nil: nothing was to be judged
-	Checks   []load.Check      `json:"checks,omitempty"`  // against the server's own counters
+	Roofline *Roofline         `json:"roofline,omitempty"` // nil: none is known
+	Verdict  *evidence.Verdict `json:"verdict,omitempty"`  // nil: nothing was to be judged
+	Checks   []load.Check      `json:"checks,omitempty"`   // against the server's own counters
 	Client   Client            `json:"client"`
 	Warnings []string          `json:"warnings,omitempty"`
 }

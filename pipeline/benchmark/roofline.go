@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"slices"
 
 	"llmops/pipeline/chart"
 )
@@ -66,6 +67,7 @@ func (r *Roofline) SVG() template.HTML {
 		roofs = append(roofs, chart.Series{Name: "roof: arithmetic", Guide: true, X: []float64{lo, hi}, Y: []float64{r.FLOPS, r.FLOPS}})
 		title += "; memory binds nothing"
 	}
-	roofs = append(roofs, chart.Series{Guide: true, X: []float64{hi}, Y: []float64{2 * r.FLOPS}}) // room above the roof
+	// Room above the roof and below the lowest point: nothing is drawn there.
+	roofs = append(roofs, chart.Series{Guide: true, Points: true, X: []float64{hi, hi}, Y: []float64{2 * r.FLOPS, slices.Min(measured.Y) / 2}})
 	return chart.Plot{Title: title, X: chart.Axis{Unit: "FLOP a byte", Log: true, SI: true}, Y: chart.Axis{Unit: "FLOP/s", Log: true, SI: true}, Series: roofs}.SVG()
 }

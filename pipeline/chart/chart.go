@@ -37,7 +37,7 @@ type Series struct {
 	Name   string
 	X, Y   []float64
 	Points bool     // no line
-	Guide  bool     // a line that was not measured, as a limit is
+	Guide  bool     // a line that was not measured, as a limit is; as Points it only makes room
 	Labels []string // of points, beside each; nil: none
 }
 
