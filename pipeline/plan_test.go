@@ -76,3 +76,24 @@ func TestPlanReadsTheTraffic(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A load that is too short for its margin is told before it is offered.
+func TestPlanOfTheBenchmark(t *testing.T) {
+	for _, c := range []struct {
+		rate, margin float64
+		want         string
+	}{
+		{20, 0.1, ""},
+		{20, 0, ""},
+		{0.1, 0, ""},
+		{1, 0.25, ""},
+		{0.1, 0.1, "ends after 60 requests at the planned 0.1/s, and to tell that no figure is 10% worse takes about 441"}, // 600 s
+	} {
+		a := &Attempt{Spec: Spec{Traffic: Traffic{Rate: c.rate}, Benchmark: Benchmark{Regression: c.margin}}}
+		var v evidence.Verdict
+		planBenchmark(a, &v)
+		if got := strings.Join(v.Warnings, "\n"); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
+			t.Errorf("%g/s, %g: %q", c.rate, c.margin, got)
+		}
+	}
+}

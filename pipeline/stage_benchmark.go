@@ -42,7 +42,8 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
-	o := benchmark.Options{Plan: a.Spec.Traffic.Rate, SLO: a.Spec.SLO, Seed: 1, Margin: a.Spec.Benchmark.Regression, Content: content(a.Spec, requests)}
+	o := a.Spec.load()
+	o.Content = content(a.Spec, requests)
 	for _, r := range benchmarkRates {
 		o.Rates = append(o.Rates, r*o.Plan)
 	}
@@ -55,11 +56,16 @@ func runBenchmark(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	for _, r := range dep.Candidate.Ready {
 		bases = append(bases, "http://"+r.Addr)
 	}
-	points, results, err := benchmark.Sweep(ctx, bases, requests, o, func(d, n int64) { a.Progress("load", d, n) })
+	points, results, err := benchmark.Sweep(ctx, bases, requests, o, a.Progress)
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
 	return judgeBenchmark(ctx, a, dep, o, points, results)
+}
+
+// load is what the benchmark offers, but for what is asked.
+func (s Spec) load() benchmark.Options {
+	return benchmark.Options{Plan: s.Traffic.Rate, SLO: s.SLO, Seed: 1, Margin: s.Benchmark.Regression}
 }
 
 // judgeBenchmark keeps what was measured and says whether it is good enough: for the

@@ -11,6 +11,7 @@ import (
 	"llmops/evidence"
 	"llmops/model"
 	"llmops/model/chat"
+	"llmops/pipeline/benchmark"
 	"llmops/pipeline/benchmark/load"
 	"llmops/pipeline/canary"
 	"llmops/pipeline/eval"
@@ -92,6 +93,7 @@ func runPlan(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if a.Deps.Ceilings != nil {
 		v.Warnings = append(v.Warnings, planMachine(a.Spec, shape, cand, a.Deps.Ceilings())...)
 	}
+	planBenchmark(a, &v)
 	planCanary(a, &out, &v)
 	if err := planTraffic(a, &v); err != nil {
 		return v, err
@@ -158,6 +160,16 @@ func countItems(s Spec, su Suite) (int, error) {
 	}
 	all, _, err := eval.ReadItems(su.Items, su.Limit)
 	return len(all), err
+}
+
+// planBenchmark warns when the load is too short for its margin to be decided.
+func planBenchmark(a *Attempt, v *evidence.Verdict) {
+	o := a.Spec.load()
+	if n, need := o.Planned(), benchmark.Comparable(o.Margin); n < need {
+		w := fmt.Sprintf("the benchmark ends after %d requests at the planned %g/s, and to tell that no figure is %.4g%% worse takes about %d: widen benchmark.regression", n, o.Plan, 100*o.Margin, need)
+		v.Warnings = append(v.Warnings, w)
+		a.Note("%s", w)
+	}
 }
 
 // planCanary says when each guard can be shown safe at the planned traffic.

@@ -74,8 +74,8 @@ type Over struct {
 
 // Sweep offers each rate in turn to the replicas at bases, http://host:port, one
 // request to each in turn, and gives each rate's point and results. progress gets
-// thousandths of a rate done and to do.
-func Sweep(ctx context.Context, bases []string, requests []*load.Request, o Options, progress func(done, total int64)) (out []Point, all [][]*load.Result, err error) {
+// what goes on, and thousandths of a rate done and to do.
+func Sweep(ctx context.Context, bases []string, requests []*load.Request, o Options, progress func(text string, done, total int64)) (out []Point, all [][]*load.Result, err error) {
 	if len(bases) == 0 {
 		return nil, nil, errors.New("no replicas to send to")
 	}
@@ -94,10 +94,12 @@ func Sweep(ctx context.Context, bases []string, requests []*load.Request, o Opti
 			next++
 			return &r, nil
 		}, o.Tokenizer)
-		ended := 0
-		emit := func(*load.Result) {
-			ended++
-			progress(int64(i)*1000+int64(1000*ended/max(1, n)), int64(len(o.Rates))*1000)
+		ended, failed := 0, 0
+		emit := func(r *load.Result) {
+			if ended++; !r.OK() {
+				failed++
+			}
+			progress(fmt.Sprintf("%g/s: %d of %d ended, %d failed", rate, ended, n, failed), int64(i)*1000+int64(1000*ended/max(1, n)), int64(len(o.Rates))*1000)
 		}
 		l := Load{Shape: Poisson, Rate: rate, Requests: n, For: 2 * length, Whole: true, Seed: o.Seed + uint64(i), Content: o.Content}
 		p, results, err := Measure(ctx, target, source, l, Measuring{SLO: o.SLO, Timeout: time.Minute, Tokenizer: o.Tokenizer, Emit: emit})
@@ -150,6 +152,9 @@ func (o *Options) length(rate float64) time.Duration {
 	}
 	return d
 }
+
+// Planned is how many requests are offered at the planned rate.
+func (o *Options) Planned() int { return int(o.Plan * o.length(o.Plan).Seconds()) }
 
 // fewestArrivals is how many requests a rate is looked at by where no service
 // level asks for more.

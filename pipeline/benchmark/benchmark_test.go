@@ -101,7 +101,7 @@ func TestSweep(t *testing.T) {
 	}
 	o := Options{Rates: []float64{200}, Plan: 200, SLO: class}
 	last, all := int64(0), int64(0)
-	points, results, err := Sweep(t.Context(), bases, prompts, o, func(done, total int64) { last, all = done, total })
+	points, results, err := Sweep(t.Context(), bases, prompts, o, func(_ string, done, total int64) { last, all = done, total })
 	if err != nil || len(points) != 1 || len(results) != 1 || len(results[0]) != points[0].Stats.Sent {
 		t.Fatalf("%d points, %v", len(points), err)
 	}
