@@ -237,6 +237,7 @@ func send(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("send", flag.ExitOnError)
 	to := f.String("to", "http://127.0.0.1:18800", "")
 	rate := f.Float64("rate", 10, "requests a second, Poisson")
+	even := f.Bool("even", false, "at equal distances instead")
 	streams := f.Int("streams", 0, "keep so many streams open instead")
 	length := f.Duration("for", 10*time.Second, "")
 	tokens := f.Int("tokens", 64, "of an answer")
@@ -292,7 +293,11 @@ func send(ctx context.Context, args []string) error {
 	if *streams > 0 {
 		stats, err = load.Closed(ctx, client.Target(*to, nil), *streams, *length/3, *length, *streams, source, load.Options{}, keep)
 	} else {
-		p := load.Limit(load.Poisson(*rate, 1), 0, *length)
+		p := load.Poisson(*rate, 1)
+		if *even {
+			p = load.Constant(*rate)
+		}
+		p = load.Limit(p, 0, *length)
 		stats, err = load.Run(ctx, client.Target(*to, nil), p, source, load.Options{}, keep)
 	}
 	if err != nil || lost != nil {

@@ -2,13 +2,16 @@
 and inference-perf, each on one core, against a server on another that streams 64 chunks
 an answer, the first after 50 ms and then one each 10 ms, and stamps each.
 
-    python3 bench/load/run.py [--rates 5,10,20,40,80] [--ours 100,200,400] [--tools llmops,vllm,...]
+    python3 bench/load/run.py [--fifo] [--tools llmops,vllm,...] [--rounds 3] [--streams 10000]
 
-Prints a line of JSON a run and a table at the end. What it says of a tool: whether it sent
-as many requests as it was asked to, by the server's count; how far its own TTFT and TPOT
-are from the server's stamps, at the median and p99; and its CPU time per chunk, all its
-processes, less that of a run of two requests, which is what it costs to start. Wall-clock
-figures need a quiet machine, CPU time does not.
+Each tool is first asked for more and more requests a second, at equal distances, until it
+sends less than 98 % of them by the server's count: the rate before is its saturation. Then
+it is measured at a quarter, half and four fifths of that, --rounds times. What is said of
+each share is the median of the rounds: how many requests left; how far its own TTFT and
+TPOT are from the server's stamps, at the median and p99 of the two distributions; and its
+CPU time per chunk, all its processes, less that of a run of two requests, which is what it
+costs to start. Prints a line of JSON a run and a table at the end. Wall-clock figures need
+a quiet machine, CPU time does not.
 
 The peers are looked for in .venv-NAME beside this file (vllm: bench/engines/.venv);
 those that are missing are named and left out:
@@ -30,7 +33,8 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-TOKENS, FIRST, GAP, SECONDS = 64, 50, 10, 10
+TOKENS, FIRST, GAP, SECONDS = 64, 50, 10, 6
+SHARES = (0.25, 0.5, 0.8)
 PORT = 18811
 URL = f"http://127.0.0.1:{PORT}"
 
@@ -57,7 +61,7 @@ def vllm(path, rate, n, work):
     out = work / "vllm.json"
     argv = [path, "bench", "serve", "--backend", "openai-chat", "--base-url", URL, "--endpoint", "/v1/chat/completions", "--model", "m",
             "--tokenizer", work / "tokenizer", "--dataset-name", "random", "--random-input-len", "16", "--random-output-len", str(TOKENS),
-            "--num-prompts", str(n), "--request-rate", str(rate), "--save-result", "--save-detailed", "--result-filename", out.name,
+            "--num-prompts", str(n), "--request-rate", str(rate), "--burstiness", "1000000", "--save-result", "--save-detailed", "--result-filename", out.name,
             "--result-dir", work, "--disable-tqdm"]
 
     def read():
@@ -71,7 +75,7 @@ def vllm(path, rate, n, work):
 def guidellm(path, rate, n, work):
     out = work / "guidellm.json"
     argv = [path, "run", "--backend", f"kind=openai_http,target={URL},model=m", "--tokenizer", f"kind=hf_auto,model={work / 'tokenizer'}",
-            "--data", f"kind=synthetic_text,prompt_tokens=16,output_tokens={TOKENS}", "--profile", f"kind=poisson,rate={rate}",
+            "--data", f"kind=synthetic_text,prompt_tokens=16,output_tokens={TOKENS}", "--profile", f"kind=constant,rate={rate}",
             "--constraint", f"kind=max_requests,count={n}", "--output", f"kind=json,path={out}", "--disable-console"]
 
     def read():
@@ -89,7 +93,7 @@ def aiperf(path, rate, n, work):
     out = work / "aiperf"
     shutil.rmtree(out, ignore_errors=True)
     argv = [path, "profile", "--model", "m", "--url", URL, "--endpoint-type", "chat", "--streaming", "--tokenizer", "./tokenizer",
-            "--isl", "16", "--osl", str(TOKENS), "--request-rate", str(rate), "--request-count", str(n), "--ui", "none", "--artifact-dir", out]
+            "--isl", "16", "--osl", str(TOKENS), "--request-rate", str(rate), "--request-rate-mode", "constant", "--request-count", str(n), "--ui", "none", "--artifact-dir", out]
 
     def read():
         ttft, tpot = [], []
@@ -111,9 +115,9 @@ def inference_perf(path, rate, n, work):
     shutil.rmtree(out, ignore_errors=True)
     config = work / "inference-perf.yaml"
     config.write_text(json.dumps({
-        "api": {"type": "completion", "streaming": True},
+        "api": {"type": "chat", "streaming": True},
         "data": {"type": "shared_prefix", "shared_prefix": {"num_groups": 10, "num_prompts_per_group": 20, "system_prompt_len": 8, "question_len": 8, "output_len": TOKENS}},
-        "load": {"type": "poisson", "stages": [{"rate": rate, "duration": max(1, round(n / rate))}], "num_workers": 1, "worker_max_concurrency": 1000},
+        "load": {"type": "constant", "stages": [{"rate": rate, "duration": max(1, round(n / rate))}], "num_workers": 1, "worker_max_concurrency": 1000},
         "server": {"type": "vllm", "model_name": "m", "base_url": URL, "ignore_eos": True},
         "tokenizer": {"pretrained_model_name_or_path": str(work / "tokenizer")},
         "report": {"request_lifecycle": {"summary": True, "per_stage": True, "per_request": True}},
@@ -147,7 +151,7 @@ def spend(argv, work):
 
 
 def measure(name, rate, start, work):
-    n = max(20, round(rate * SECONDS))
+    n = max(40, round(rate * SECONDS))
     argv, read = TOOLS[name](program(name), rate, n, work)
     get("/stamps")
     cpu = spend(argv, work)
@@ -165,7 +169,7 @@ def measure(name, rate, start, work):
 
 
 def ours(rate, work):
-    p = subprocess.run([*prefix, "taskset", "-c", "1", work / "load", "send", "-to", URL, "-rate", str(rate), "-for", f"{SECONDS}s", "-tokens", str(TOKENS), "-results", work / "results.jsonl"],
+    p = subprocess.run([*prefix, "taskset", "-c", "1", work / "load", "send", "-to", URL, "-rate", str(rate), "-even", "-for", f"{SECONDS}s", "-tokens", str(TOKENS), "-results", work / "results.jsonl"],
                        stdout=subprocess.PIPE, check=True, env=dict(os.environ, GOMAXPROCS="1"))
     r = json.loads(p.stdout)
     return {"tool": "llmops", "asked_rate": rate, "rate": round(r["rate"], 2), "requests": r["requests"], "cpu_us_per_chunk": round(r["cpu_us_per_chunk"], 1),
@@ -184,21 +188,77 @@ def serve(work, *argv):
             time.sleep(0.1)
 
 
+def median(rows):
+    """Each figure's median over the rounds."""
+    out = dict(rows[0], rounds=len(rows))
+    for k, v in rows[0].items():
+        if isinstance(v, list):
+            out[k] = [sorted(r[k][i] for r in rows)[len(rows) // 2] for i in range(len(v))]
+        elif isinstance(v, float):
+            out[k] = sorted(r[k] for r in rows)[len(rows) // 2]
+    return out
+
+
+def saturation(run, rates):
+    """The highest rate of which at least 98 % is sent, of those asked for in turn."""
+    best = 0
+    for r in rates:
+        try:
+            row = run(r)
+        except FAILED as e:
+            print(f"at {r}/s: {type(e).__name__}: {e}", file=sys.stderr)
+            break
+        print(json.dumps(row), flush=True)
+        if row["rate"] < 0.98 * r:
+            break
+        best = r
+    return best
+
+
+FAILED = (RuntimeError, subprocess.SubprocessError, OSError, KeyError, ValueError, IndexError)
+
+
+def held(name, streams, work):
+    """What a tool needs for so many streams of a token a second: its largest process."""
+    server = serve(work, "-first", "1s", "-gap", "1s", "-tokens", "30")
+    try:
+        if name == "llmops":
+            p = subprocess.run([*prefix, "taskset", "-c", "1", work / "load", "send", "-to", URL, "-streams", str(streams), "-for", "30s", "-tokens", "30"],
+                               stdout=subprocess.PIPE, check=True, env=dict(os.environ, GOMAXPROCS="1"))
+            print(p.stdout.decode().strip(), flush=True)
+            return
+        global TOKENS
+        tokens, TOKENS = TOKENS, 30
+        try:
+            argv, _ = TOOLS[name](program(name), streams / 10, streams, work)
+        finally:
+            TOKENS = tokens
+        get("/stamps")
+        p = subprocess.Popen([*prefix, "taskset", "-c", "1", *map(str, argv)], cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, used = os.wait4(p.pid, 0)
+        answers = [a for a in get("/stamps")["answers"].values() if len(a["chunks"] or []) == 30]
+        print(json.dumps({"tool": name, "streams": streams, "whole": len(answers), "status": status, "memory_bytes": used.ru_maxrss << 10, "cpu_us_per_chunk": round(1e6 * (used.ru_utime + used.ru_stime) / max(1, 30 * len(answers)), 1)}), flush=True)
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def main():
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--rates", default="5,10,20,40,80")
-    ask.add_argument("--ours", default="100,200,300,400,500")
-    ask.add_argument("--tools", default="llmops," + ",".join(TOOLS))
-    ask.add_argument("--streams", type=int, default=10000, help="open at once, a token a second; 0: leave out")
-    ask.add_argument("--rounds", type=int, default=3, help="of ours; the least disturbed by its chunk error is shown")
+    ask.add_argument("--rates", default="20,40,80,120,160,240,320,480", help="in turn, until a tool no longer keeps up")
+    ask.add_argument("--ours", default="400,600,700,800,1000,1200,1500")
+    ask.add_argument("--tools", default="llmops,vllm,guidellm,aiperf,inference-perf")
+    ask.add_argument("--rounds", type=int, default=3)
+    ask.add_argument("--streams", type=int, default=10000, help="how many streams to hold at last; 0: leave that out")
+    ask.add_argument("--hold", default="llmops", help="the tools that shall hold them")
     ask.add_argument("--fifo", action="store_true", help="run server and generators before everything else on the machine (chrt -f 1, as root): on a busy one nothing else makes wall-clock figures mean anything")
     o = ask.parse_args()
     prefix.extend(["chrt", "-f", "1"] if o.fifo else [])
-    tools = o.tools.split(",")
+    tools = [t for t in o.tools.split(",") if t]
     for t in [t for t in tools if t != "llmops" and not program(t)]:
         print(f"SKIPPED: {t} is not installed", file=sys.stderr)
         tools.remove(t)
-    rows = []
+    table = []
     with tempfile.TemporaryDirectory() as d:
         work = pathlib.Path(d)
         shutil.copytree(ROOT / "examples/freight/weights", work / "tokenizer")
@@ -206,44 +266,35 @@ def main():
         server = serve(work, "-first", f"{FIRST}ms", "-gap", f"{GAP}ms", "-tokens", str(TOKENS))
         try:
             for t in tools:
-                rates = [float(r) for r in o.rates.split(",")]
                 if t == "llmops":
-                    for r in sorted(set(rates + [float(r) for r in o.ours.split(",")])):
-                        rounds = [ours(r, work) for _ in range(o.rounds)]
-                        best = min(rounds, key=lambda x: x["chunk_off_ms"][1])
-                        best["cpu_us_per_chunk"] = sorted(x["cpu_us_per_chunk"] for x in rounds)[len(rounds) // 2]
-                        rows.append(best)
-                        print(json.dumps(rows[-1]), flush=True)
-                    continue
-                try:
-                    start = spend(TOOLS[t](program(t), 5.0, 2, work)[0], work)
-                except (RuntimeError, subprocess.TimeoutExpired) as e:
-                    print(f"SKIPPED: {t}: {e}", file=sys.stderr)
-                    continue
-                for r in rates:
+                    run, rates = (lambda r: ours(r, work)), o.ours
+                else:
                     try:
-                        rows.append(measure(t, r, start, work))
-                    except (RuntimeError, subprocess.TimeoutExpired, OSError, KeyError, ValueError, IndexError) as e:
-                        print(f"{t} at {r}/s: {type(e).__name__}: {e}", file=sys.stderr)
-                        break
-                    print(json.dumps(rows[-1]), flush=True)
-                    if rows[-1]["rate"] < 0.8 * r:
-                        break
+                        # The first start is from a cold disk.
+                        start = min(spend(TOOLS[t](program(t), 5.0, 2, work)[0], work) for _ in range(3))
+                    except FAILED as e:
+                        print(f"SKIPPED: {t}: {e}", file=sys.stderr)
+                        continue
+                    run, rates = (lambda r: measure(t, r, start, work)), o.rates
+                most = saturation(run, [float(r) for r in rates.split(",")])
+                for share in SHARES if most else ():
+                    rows = []
+                    for _ in range(o.rounds):
+                        try:
+                            rows.append(run(most * share))
+                        except FAILED as e:
+                            print(f"{t} at {share:.0%}: {type(e).__name__}: {e}", file=sys.stderr)
+                    if rows:
+                        table.append(dict(median(rows), saturation=most, share=share))
+                        print(json.dumps(table[-1]), flush=True)
         finally:
             server.terminate()
             server.wait()
-        if o.streams and "llmops" in tools:
-            server = serve(work, "-first", "1s", "-gap", "1s")
-            try:
-                p = subprocess.run([*prefix, "taskset", "-c", "1", work / "load", "send", "-to", URL, "-streams", str(o.streams), "-for", "30s", "-tokens", "30"],
-                                   stdout=subprocess.PIPE, check=True, env=dict(os.environ, GOMAXPROCS="1"))
-                print(p.stdout.decode().strip(), flush=True)
-            finally:
-                server.terminate()
-                server.wait()
-    print("\n| generator | asked/s | sent/s | CPU µs a chunk | TTFT off, p50 / p99 ms | TPOT off, p50 / p99 ms |\n|---|---|---|---|---|---|")
-    for r in rows:
-        print(f"| {r['tool']} | {r['asked_rate']:g} | {r['rate']:g} | {r['cpu_us_per_chunk']:g} | {r['ttft_off_ms'][0]:g} / {r['ttft_off_ms'][1]:g} | {r['tpot_off_ms'][0]:g} / {r['tpot_off_ms'][1]:g} |")
+        for t in o.hold.split(",") if o.streams else ():
+            held(t, o.streams, work)
+    print("\n| generator | saturation/s | share | asked/s | sent/s | CPU µs a chunk | TTFT off, p50 / p99 ms | TPOT off, p50 / p99 ms |\n|---|---|---|---|---|---|---|---|")
+    for r in table:
+        print(f"| {r['tool']} | {r['saturation']:g} | {r['share']:.0%} | {r['asked_rate']:g} | {r['rate']:g} | {r['cpu_us_per_chunk']:g} | {r['ttft_off_ms'][0]:g} / {r['ttft_off_ms'][1]:g} | {r['tpot_off_ms'][0]:g} / {r['tpot_off_ms'][1]:g} |")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,14 @@ type call struct {
 	now   func() time.Duration
 	err   error // no answer began
 	ended chan struct{}
+	last  time.Duration // when something came
+}
+
+// stamp is when something came that had come so long ago.
+func (x *call) stamp(ago time.Duration) time.Duration {
+	// Times of a request do not go back, whatever happens to the wall clock.
+	x.last = max(x.now()-ago, x.last, x.res.Sent)
+	return x.last
 }
 
 // maxReads is how often a connection is read before the next gets its turn.
@@ -142,7 +150,7 @@ func (c *conn) ready(events uint32) {
 		return
 	}
 	for range maxReads {
-		n, err := read(c.fd, c.loop.buf)
+		b, ago, err := c.loop.in.read(c.fd)
 		switch {
 		case err == unix.EINTR:
 			continue
@@ -154,18 +162,18 @@ func (c *conn) ready(events uint32) {
 		}
 		var at time.Duration
 		if c.call != nil {
-			at = c.call.now()
+			at = c.call.stamp(ago)
 		}
-		if n == 0 {
+		if len(b) == 0 {
 			c.eof(at)
 			return
 		}
-		if c.take(c.loop.buf[:n], at); c.shutd {
+		if c.take(b, at); c.shutd {
 			return
 		}
 		// A read that got less than it could emptied the socket. What came since is
 		// another event, but for an end that this one tells of.
-		if n < len(c.loop.buf) && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
+		if len(b) < len(c.loop.in.buf) && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
 			return
 		}
 	}

@@ -3,6 +3,7 @@ package load
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -94,30 +95,37 @@ func printable(v string) bool {
 	return strings.IndexFunc(v, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) < 0
 }
 
-// loop reads the connections that it watches. Its epoll descriptor is itself watched by
-// the runtime's poller, so that a goroutine without anything to read holds no thread,
-// and timers and the loop get on with one core.
+// loop reads the connections that it watches.
+//
+// Its gate is a descriptor that the runtime's poller watches, so that a goroutine without
+// anything to read holds no thread, and timers and the loop get on with one core. Behind
+// the gate are the connections' descriptor and a timer. Where chunks are far apart the
+// first is open, and each is read as it comes. Where they are dense it is shut, and what
+// came is read once a pause: waking a thread costs more than reading a chunk. When a chunk
+// came is told by the system, and does not depend on when it is read.
 type loop struct {
-	file  *os.File
-	fd    int
-	ended chan struct{}
-	buf   []byte // what a read brings, for all connections
-	heads *heads
+	gate         *os.File
+	fd, up, rest int // of the gate, the connections, and the timer
+	open         bool
+	last         time.Time // turn
+	ended        chan struct{}
+	in           inbox
+	heads        *heads
 
 	mu    sync.Mutex // guards what follows
 	conns []*conn    // by their descriptor
 }
 
+// pause is how long a chunk may lie unread, and its acknowledgement be late, when they
+// are dense. At tens of thousands of chunks a second ten share a wake-up.
+const pause = 250 * time.Microsecond
+
 func newLoop() (*loop, error) {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, os.NewSyscallError("epoll_create1", err)
+	l := &loop{ended: make(chan struct{}), heads: new(heads), open: true}
+	if err := l.make(); err != nil {
+		return nil, err
 	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	l := &loop{file: os.NewFile(uintptr(fd), "epoll"), fd: fd, ended: make(chan struct{}), buf: make([]byte, 64<<10), heads: new(heads)}
-	raw, err := l.file.SyscallConn()
+	raw, err := l.gate.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
@@ -125,9 +133,16 @@ func newLoop() (*loop, error) {
 		defer close(l.ended)
 		events := make([]unix.EpollEvent, 256)
 		conns := make([]*conn, len(events))
-		// It returns when the file is closed, and only then.
+		// It returns when the gate is closed, and only then.
 		_ = raw.Read(func(uintptr) bool {
-			for l.turn(events, conns) {
+			for again := true; again; {
+				n := 0
+				for more := true; more; {
+					var one int
+					one, more = l.turn(events, conns)
+					n += one
+				}
+				again = l.wait(n)
 			}
 			return false
 		})
@@ -135,16 +150,41 @@ func newLoop() (*loop, error) {
 	return l, nil
 }
 
+// make makes the descriptors.
+func (l *loop) make() (err error) {
+	if l.fd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return os.NewSyscallError("epoll_create1", err)
+	}
+	if l.up, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		_ = unix.Close(l.fd)
+		return os.NewSyscallError("epoll_create1", err)
+	}
+	if l.rest, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK); err != nil {
+		_, _ = unix.Close(l.fd), unix.Close(l.up)
+		return os.NewSyscallError("timerfd_create", err)
+	}
+	err = errors.Join(unix.SetNonblock(l.fd, true),
+		unix.EpollCtl(l.fd, unix.EPOLL_CTL_ADD, l.up, &unix.EpollEvent{Events: unix.EPOLLIN}),
+		unix.EpollCtl(l.fd, unix.EPOLL_CTL_ADD, l.rest, &unix.EpollEvent{Events: unix.EPOLLIN}))
+	if err != nil {
+		_, _, _ = unix.Close(l.fd), unix.Close(l.up), unix.Close(l.rest)
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	l.gate = os.NewFile(uintptr(l.fd), "epoll")
+	return nil
+}
+
 func (l *loop) close() {
-	_ = l.file.Close()
+	_ = l.gate.Close()
 	<-l.ended
+	_, _ = unix.Close(l.up), unix.Close(l.rest)
 }
 
 // turn takes what has come; more tells that this may not have been all.
-func (l *loop) turn(events []unix.EpollEvent, conns []*conn) (more bool) {
-	n, err := poll(l.fd, events)
+func (l *loop) turn(events []unix.EpollEvent, conns []*conn) (n int, more bool) {
+	n, err := poll(l.up, events)
 	if err != nil {
-		return err == unix.EINTR
+		return 0, err == unix.EINTR
 	}
 	l.mu.Lock()
 	for i := range n {
@@ -159,7 +199,28 @@ func (l *loop) turn(events []unix.EpollEvent, conns []*conn) (more bool) {
 		}
 		conns[i] = nil
 	}
-	return n == len(events)
+	return n, n == len(events)
+}
+
+// wait says what ends the wait that follows n events: the next one, or a pause. again
+// tells not to wait yet: the gate has opened, and is silent about what came before.
+func (l *loop) wait(n int) (again bool) {
+	now := time.Now()
+	dense := n > 1 || l.open && n > 0 && now.Sub(l.last) < pause/2
+	l.last = now
+	if dense {
+		_ = unix.TimerfdSettime(l.rest, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(pause))}, nil)
+	}
+	if open := !dense; open == l.open {
+		return false
+	}
+	l.open = !dense
+	var watch unix.EpollEvent
+	if l.open {
+		watch.Events = unix.EPOLLIN
+	}
+	_ = unix.EpollCtl(l.fd, unix.EPOLL_CTL_MOD, l.up, &watch)
+	return l.open
 }
 
 // Each change is told once; a connection that can be read is read until it cannot.
@@ -172,12 +233,12 @@ func (l *loop) add(c *conn) error {
 	}
 	l.conns[c.fd] = c
 	l.mu.Unlock()
-	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(l.fd, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: watched, Fd: int32(c.fd)}))
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(l.up, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: watched, Fd: int32(c.fd)}))
 }
 
 // again has the loop look at c in its next turn.
 func (l *loop) again(c *conn) {
-	_ = unix.EpollCtl(l.fd, unix.EPOLL_CTL_MOD, c.fd, &unix.EpollEvent{Events: watched, Fd: int32(c.fd)})
+	_ = unix.EpollCtl(l.up, unix.EPOLL_CTL_MOD, c.fd, &unix.EpollEvent{Events: watched, Fd: int32(c.fd)})
 }
 
 func (l *loop) remove(c *conn) {
@@ -322,6 +383,9 @@ func own(tcp *net.TCPConn) (fd int, err error) {
 	cerr := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
 	if cerr != nil {
 		return 0, cerr
+	}
+	if err == nil {
+		stamped(fd)
 	}
 	return fd, os.NewSyscallError("dup", err)
 }

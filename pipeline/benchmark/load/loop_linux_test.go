@@ -2,10 +2,13 @@ package load
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"runtime"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"llmops/serving/openai"
 )
@@ -87,5 +90,59 @@ func TestBrokenConnectionsAreClosed(t *testing.T) {
 	c := client(t)
 	if r := ask(t, c.Target(srv.URL, nil), chat(t)); r.Kind != KindStream || known(c) != 0 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// What lay unread says for how long it did, and times of a request do not go back.
+func TestReadSaysWhenItCame(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	there, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer there.Close()
+	here, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := own(here.(*net.TCPConn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	var in inbox
+	if _, _, err := in.read(fd); err != unix.EAGAIN {
+		t.Errorf("of nothing: %v", err)
+	}
+	// The system begins to stamp some time after the first socket has asked it to.
+	var b []byte
+	for ago := time.Duration(0); ago == 0; {
+		if _, err := there.Write([]byte("abc")); err != nil {
+			t.Fatal(err)
+		}
+		for at := time.Now(); time.Since(at) < 20*ms; {
+			runtime.Gosched()
+		}
+		if b, ago, err = in.read(fd); string(b) != "abc" || err != nil || ago != 0 && ago < 10*ms || ago > believable {
+			t.Fatalf("%q, came %v ago, %v", b, ago, err)
+		}
+	}
+	there.Close()
+	for err = unix.EAGAIN; err == unix.EAGAIN; {
+		b, _, err = in.read(fd)
+	}
+	if len(b) != 0 || err != nil {
+		t.Errorf("at the end %q, %v", b, err)
+	}
+
+	x := call{answer: answer{res: &Result{Sent: 5 * ms}}, now: func() time.Duration { return 9 * ms }}
+	for i, c := range []struct{ ago, want time.Duration }{{6 * ms, 5 * ms}, {time.Millisecond, 8 * ms}, {3 * ms, 8 * ms}, {0, 9 * ms}} {
+		if at := x.stamp(c.ago); at != c.want {
+			t.Errorf("stamp %d is %v", i, at)
+		}
 	}
 }
