@@ -20,7 +20,7 @@ import (
 // each of nine more tokens, give or take a few per cent.
 func measured(ttft time.Duration) []*load.Result {
 	var out []*load.Result
-	for i := range 200 {
+	for i := range 60 {
 		at := time.Duration(i) * 100 * time.Millisecond
 		d := ttft + time.Duration(i*7919%31)*ttft/1000
 		r := &load.Result{ID: i, Stream: true, Scheduled: at, Sent: at, FirstToken: at + d, LastToken: at + d + 9*d/100, FirstTokens: 1, Output: 10, Events: 10, Count: load.CountUsage}
@@ -124,7 +124,7 @@ func TestSlowerVersionIsRefused(t *testing.T) {
 	if h.State != Done || r.Verdict.Outcome != evidence.Pass || !warned(r, "the first of its kind") || out.Regression.Verdict != nil {
 		t.Fatalf("the first: %s, %+v", h.State, r.Verdict)
 	}
-	if rs, err := ReadResults(t.Context(), o.d.Blobs, out.Points[0].File); err != nil || len(rs) != 200 {
+	if rs, err := ReadResults(t.Context(), o.d.Blobs, out.Points[0].File); err != nil || len(rs) != 60 {
 		t.Errorf("%d results on record, %v", len(rs), err)
 	}
 	h, r, out = o.run("v2", 130*time.Millisecond)
