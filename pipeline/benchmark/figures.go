@@ -43,12 +43,21 @@ func Curves(points []Point, marks ...chart.Mark) (out []template.HTML) {
 		of("TTFT p50", func(p Point) float64 { return p.Summary.TTFT.P50 / 1e6 }), of("TTFT p95", func(p Point) float64 { return p.Summary.TTFT.P95 / 1e6 }))
 	add("Time per output token by rate", "ms",
 		of("TPOT p50", func(p Point) float64 { return p.Summary.TPOT.P50 / 1e6 }), of("TPOT p95", func(p Point) float64 { return p.Summary.TPOT.P95 / 1e6 }))
-	// What arrived, since a short run of a Poisson load brings more or less than its rate.
-	arrived := of("arrived", func(p Point) float64 { return float64(p.Summary.Attempted) / p.Summary.Window.Seconds() })
+	arrived := of("arrived", Point.arrived)
 	arrived.Guide = true
 	add("Answered and good, of what arrived", "requests/s",
 		of("answered", func(p Point) float64 { return p.Summary.RequestRate }), of("good", func(p Point) float64 { return p.Summary.Goodput }), arrived)
 	return out
+}
+
+// arrived is how many requests a second came until the last did. A short run of a Poisson
+// load brings more or less than its rate; the drain behind it is no time of arrivals.
+func (p Point) arrived() float64 {
+	during := (p.Stats.LastDue - p.Summary.From).Seconds()
+	if during <= 0 {
+		return 0
+	}
+	return float64(p.Summary.Attempted) / during
 }
 
 // steps is how many steps of a distribution are drawn.

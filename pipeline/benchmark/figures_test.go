@@ -50,3 +50,22 @@ func TestRooflineSVG(t *testing.T) {
 		t.Error("nothing is drawn")
 	}
 }
+
+// A server that falls behind answers less than arrives, though the run goes on until it is
+// done.
+func TestArrived(t *testing.T) {
+	var rs []*load.Result
+	for i := range 101 { // ten a second, and five a second answered
+		at := time.Duration(i) * 100 * time.Millisecond
+		rs = append(rs, &load.Result{ID: i, Stream: true, Scheduled: at, Sent: at, FirstToken: 2*at + 1, LastToken: 2*at + 1, End: 2*at + 1, FirstTokens: 1, Output: 2, Count: load.CountUsage})
+	}
+	for _, whole := range []bool{true, false} {
+		p := Sum(Load{Shape: Constant, Rate: 10, Whole: whole}, rs, load.Stats{}, class)
+		if got := p.arrived(); got < 10 || got > 10.2 || p.Summary.RequestRate > 5.2 {
+			t.Errorf("whole %v: %v arrived, %v answered", whole, got, p.Summary.RequestRate)
+		}
+	}
+	if got := (Point{}).arrived(); got != 0 {
+		t.Error(got)
+	}
+}
