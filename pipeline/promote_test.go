@@ -87,7 +87,7 @@ func TestPromoteStopsWhatTheRouteNoLongerNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &Attempt{Deps: d, Spec: Spec{Name: "a.model", Standby: time.Hour}, Run: run, Stage: StagePromote, j: j}
-	claimed, err := claimRoute(t.Context(), a)
+	claimed, err := claimRoute(t.Context(), a, Arm{Version: Version{Name: "v2"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestFirstStaysFirst(t *testing.T) {
 	first := func(a *Attempt) bool {
 		t.Helper()
 		var out DeployOutput
-		if err := firstRoute(t.Context(), a, "v0", &out); err != nil {
+		if err := firstRoute(t.Context(), a, "v0", route.Caps{}, &out); err != nil {
 			t.Fatal(err)
 		}
 		finished(t, a.j, StageDeploy, out)
@@ -153,7 +153,7 @@ func TestFirstStaysFirst(t *testing.T) {
 	if !first(a) {
 		t.Error("after a restart it is not")
 	}
-	if _, err := claimRoute(t.Context(), a); err != nil {
+	if _, err := claimRoute(t.Context(), a, Arm{Version: Version{Name: "v0"}}); err != nil {
 		t.Fatal(err)
 	}
 	if !first(a) {

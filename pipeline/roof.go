@@ -57,6 +57,20 @@ func roof(s Spec, shape model.Shape, w Weights) (*roofline.Roof, error) {
 // unbounded is a bandwidth that never binds: that of weights which stay in a cache.
 const unbounded = 1e18
 
+// newRoof is what r comes to for the traffic of s; nil of nil.
+func newRoof(s Spec, r *roofline.Roof) *Roof {
+	if r == nil {
+		return nil
+	}
+	tokens := s.Traffic.Input + s.Traffic.Output
+	out := &Roof{GPU: s.Placement.GPU, GPUs: s.Engine.gpus(), KVTokens: int(r.KVPoolTokens()), WeightGPU: int64(r.WeightBytesGPU()),
+		TPOT: r.DecodeStep(1, tokens).Seconds, Prefill: r.PrefillPrompt(s.Traffic.Input).Seconds}
+	if limit := s.SLO.TPOT.Limit.Seconds(); limit > 0 {
+		out.Sequences = r.LargestBatch(limit, tokens)
+	}
+	return out
+}
+
 // machineRoof is what one of so many replicas of the embedded engine has of the machine
 // that they share, by what was measured of it; nil where nothing was, of an encoder, of
 // another engine, whose kernels nobody measured, and of a shape that the roofline does
@@ -100,11 +114,7 @@ func planRoof(s Spec, shape model.Shape, w Weights, out *PlanOutput) evidence.Ve
 	if r == nil {
 		return evidence.Verdict{}
 	}
-	out.Roof = &Roof{GPU: s.Placement.GPU, GPUs: gpus, KVTokens: int(r.KVPoolTokens()), WeightGPU: int64(r.WeightBytesGPU()),
-		TPOT: r.DecodeStep(1, tokens).Seconds, Prefill: r.PrefillPrompt(s.Traffic.Input).Seconds}
-	if limit := s.SLO.TPOT.Limit.Seconds(); limit > 0 {
-		out.Roof.Sequences = r.LargestBatch(limit, tokens)
-	}
+	out.Roof = newRoof(s, r)
 	return evidence.Check(claim, out.Roof.KVTokens >= full, 1,
 		fmt.Sprintf("%.1f GB of weights and %.1f GB kept back leave room for %d tokens of cache; %.1f ms a token for one sequence, %d sequences within the service level",
 			float64(w.Bytes)/1e9, float64(gpus)*r.ReserveBytesGPU()/1e9, out.Roof.KVTokens, 1000*out.Roof.TPOT, out.Roof.Sequences))

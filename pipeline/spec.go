@@ -42,6 +42,7 @@ type Spec struct {
 	Shadow    Shadow        `json:"shadow"`
 	Canary    Canary        `json:"canary"`
 	Standby   time.Duration `json:"standby"`
+	Caps      Caps          `json:"caps,omitzero"`
 	Scale     *scale.Policy `json:"scale,omitempty"` // nil: the number of replicas stays
 }
 

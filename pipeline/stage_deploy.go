@@ -65,7 +65,11 @@ func runDeploy(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if out.Parent, err = up(ctx, a, parent, parentEngine); err != nil {
 		return evidence.Verdict{}, err
 	}
-	if err := firstRoute(ctx, a, parent.Name, &out); err != nil {
+	caps, err := parentCaps(a.Spec, src)
+	if err != nil {
+		return evidence.Verdict{}, err
+	}
+	if err := firstRoute(ctx, a, parent.Name, caps, &out); err != nil {
 		return evidence.Verdict{}, err
 	}
 	if candidate.Name == parent.Name {
@@ -134,7 +138,7 @@ func up(ctx context.Context, a *Attempt, v Version, e Engine) (Arm, error) {
 }
 
 // firstRoute sends the alias's traffic to its first version, when it has none.
-func firstRoute(ctx context.Context, a *Attempt, version string, out *DeployOutput) error {
+func firstRoute(ctx context.Context, a *Attempt, version string, caps route.Caps, out *DeployOutput) error {
 	c := a.control()
 	d, _, err := c.Read(ctx)
 	if err == nil {
@@ -157,7 +161,8 @@ func firstRoute(ctx context.Context, a *Attempt, version string, out *DeployOutp
 		if d.Alias != "" {
 			return d, nil
 		}
-		return route.New(a.Spec.Name, a.Run, version), nil
+		d = route.New(a.Spec.Name, a.Run, version)
+		return route.Cap(d, d.Epoch, version, caps)
 	})
 	if err != nil {
 		return err

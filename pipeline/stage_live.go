@@ -63,11 +63,19 @@ func stopTraffic(ctx context.Context, a *Attempt) error {
 }
 
 // claimRoute takes the route for the run and returns it, with the epoch to write under.
-func claimRoute(ctx context.Context, a *Attempt) (route.Doc, error) {
+// What routers may send to the candidate is in it before they send anything.
+func claimRoute(ctx context.Context, a *Attempt, candidate Arm) (route.Doc, error) {
+	caps, err := candidateCaps(ctx, a, len(candidate.Ready))
+	if err != nil {
+		return route.Doc{}, err
+	}
 	if err := a.Intent(ctx, "take the route", nil); err != nil {
 		return route.Doc{}, err
 	}
-	d, _, err := a.control().Change(ctx, func(d route.Doc) (route.Doc, error) { return route.Claim(d, a.Run), nil })
+	d, _, err := a.control().Change(ctx, func(d route.Doc) (route.Doc, error) {
+		d = route.Claim(d, a.Run)
+		return route.Cap(d, d.Epoch, candidate.Version.Name, caps)
+	})
 	return d, err
 }
 
@@ -99,7 +107,7 @@ func runShadow(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 	if err := startTraffic(ctx, a); err != nil {
 		return evidence.Verdict{}, err
 	}
-	claimed, err := claimRoute(ctx, a)
+	claimed, err := claimRoute(ctx, a, dep.Candidate)
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
@@ -224,7 +232,7 @@ func runCanary(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 		}
 		saved.Policy, saved.State = p, canary.Begin(p, now)
 	}
-	claimed, err := claimRoute(ctx, a)
+	claimed, err := claimRoute(ctx, a, dep.Candidate)
 	if err != nil {
 		return evidence.Verdict{}, err
 	}
@@ -314,6 +322,8 @@ func runPromote(ctx context.Context, a *Attempt) (evidence.Verdict, error) {
 		} else if err != nil {
 			return evidence.Verdict{}, err
 		}
+	} else if err := capCandidate(ctx, a, cand); err != nil {
+		return evidence.Verdict{}, err
 	}
 	doc, rev, err := c.Read(ctx)
 	if err != nil {

@@ -125,6 +125,10 @@ canary:
 
 #standby: 48h # how long the version before stays warm
 
+# What routers let each replica have at a time. Without, it is what the benchmark showed
+# to hold where it found an end, and what the plan gives for the GPU.
+#caps: {streams: 192, kv_tokens: 393216}
+
 # With scale, replicas follow the load, and the standby with them: requests and share
 # of the KV cache that each shall have, burn of the TTFT budget, and a schedule.
 #   scale: {max: 8, streams: 192, kv: 80%, burn: 6x, up: 3m, down: 15m, ahead: 10m, zone: UTC,

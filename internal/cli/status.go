@@ -164,6 +164,9 @@ func statusTable(w *tabwriter.Writer, s status) {
 		for _, name := range slices.Sorted(maps.Keys(a.Routers)) {
 			st := a.Routers[name]
 			row(w, "", name, fmt.Sprintf("revision %d", st.Rev), shares(st))
+			for _, version := range slices.Sorted(maps.Keys(st.Caps)) {
+				row(w, "", "", "caps of "+version, capsOf(st, version))
+			}
 			if st.Records != nil {
 				row(w, "", "", fmt.Sprintf("%d records", st.Records.Written), recordsOf(*st.Records))
 			}
@@ -193,6 +196,30 @@ func statusTable(w *tabwriter.Writer, s status) {
 	for _, r := range s.Runs {
 		row(w, "RUN", r.Run, string(r.State)+" "+r.Stage, r.Reason)
 	}
+}
+
+// capsOf says what each replica of a version may have, and what the fullest has, of one
+// router.
+func capsOf(st route.State, version string) string {
+	c := st.Caps[version]
+	var most route.Load
+	for _, l := range st.Loads {
+		if l.Version == version {
+			most.Streams, most.KVTokens = max(most.Streams, l.Streams), max(most.KVTokens, l.KVTokens)
+		}
+	}
+	var parts []string
+	if c.Streams > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d streams", most.Streams, c.Streams))
+	}
+	if c.KVTokens > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d tokens", most.KVTokens, c.KVTokens))
+	}
+	out := strings.Join(parts, ", ") + " a replica"
+	if c.From != "" {
+		out += " (" + c.From + ")"
+	}
+	return out
 }
 
 // recordsOf says what became of a router's records that were not written.

@@ -98,8 +98,12 @@ type file struct {
 		Harm       scalar   `yaml:"harm"`
 		RollbackOn []scalar `yaml:"rollback_on"`
 	} `yaml:"canary"`
-	Standby scalar     `yaml:"standby"`
-	Scale   *scaleFile `yaml:"scale"`
+	Standby scalar `yaml:"standby"`
+	Caps    struct {
+		Streams  scalar `yaml:"streams"`
+		KVTokens scalar `yaml:"kv_tokens"`
+	} `yaml:"caps"`
+	Scale *scaleFile `yaml:"scale"`
 }
 
 // Model reads a model.yaml. Paths in it are relative to its folder.
@@ -139,6 +143,11 @@ func (f *file) spec(r *reader) pipeline.Spec {
 		Shadow:    pipeline.Shadow{Share: r.part("shadow.share", f.Shadow.Share, 0.05), For: r.span("shadow.for", f.Shadow.For, 7*24*time.Hour)},
 		Canary:    f.canary(r, task),
 		Standby:   r.duration("standby", f.Standby, 48*time.Hour),
+		Caps:      pipeline.Caps{Streams: r.integer("caps.streams", f.Caps.Streams, 0), KVTokens: r.integer("caps.kv_tokens", f.Caps.KVTokens, 0)},
+	}
+	r.generates(task, f.Caps.KVTokens, "caps.kv_tokens")
+	if n, most := s.Caps.KVTokens, s.Engine.MaxModelLen; n > 0 && n < most {
+		r.complain(f.Caps.KVTokens, "caps.kv_tokens is %d, less than one sequence of engine.max_model_len, %d", n, most)
 	}
 	s.Scale = f.scale(r, s.Placement)
 	f.engineCan(r, s)

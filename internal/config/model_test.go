@@ -23,6 +23,7 @@ eval: {suites: [{name: freight, margin: 3pt}], confidence: 95%}
 shadow: {share: 5%, for: 10s}
 canary: {steps: [{weight: 10%, bake: 10s}, {weight: 50%, bake: 15s}], max: 4x, harm: 1.25, rollback_on: [ttft, errors]}
 standby: 2d
+caps: {streams: 24}
 `
 
 func write(t *testing.T, text string) string {
@@ -60,6 +61,7 @@ func TestModel(t *testing.T) {
 		{"confidence", s.Eval.Confidence == 0.95},
 		{"guards", len(s.Canary.RollbackOn) == 2},
 		{"standby", s.Standby == 48*time.Hour},
+		{"caps", s.Caps.Streams == 24 && s.Caps.KVTokens == 0},
 	} {
 		if !c.ok {
 			t.Errorf("%s is wrong in %+v", c.what, s)
@@ -69,6 +71,8 @@ func TestModel(t *testing.T) {
 
 func TestModelRefuses(t *testing.T) {
 	for _, c := range []struct{ name, old, new, want string }{
+		{"a cap of nothing", "caps: {streams: 24}", "caps: {streams: 0}", "caps.streams"},
+		{"a cache below a sequence", "caps: {streams: 24}", "caps: {kv_tokens: 2000}", "less than one sequence of engine.max_model_len, 2048"},
 		{"unknown key", "standby: 2d", "stanby: 2d", "stanby"},
 		{"unknown key within", "max: 4x", "maximum: 4x", "maximum"},
 		{"duplicate key", "standby: 2d", "standby: 2d\nstandby: 3d", "standby"},

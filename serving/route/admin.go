@@ -27,7 +27,19 @@ type State struct {
 	Read   time.Duration     `json:"read"`             // age of the newest read of the store, in ns; -1: none yet
 	Reason string            `json:"reason,omitempty"` // why the newest read or document was not taken
 
+	Caps  map[string]Caps `json:"caps,omitempty"`  // of each replica, this router's part
+	Loads []Load          `json:"loads,omitempty"` // what this router has under way
+
 	Records *trace.Stats `json:"records,omitempty"` // of all aliases; nil: the router writes none
+}
+
+// Load is what a router has under way on one replica.
+type Load struct {
+	Replica  string `json:"replica"`
+	Version  string `json:"version"`
+	Health   string `json:"health"`
+	Streams  int    `json:"streams"`
+	KVTokens int    `json:"kv_tokens"` // prompts, as far as they are known, and output so far
 }
 
 // Push is the body of PUT /route/<alias>.

@@ -151,6 +151,38 @@ func TestFollowerPush(t *testing.T) {
 	}
 }
 
+// Caps are no lease: they hold as soon as they are known, read or pushed, and end with
+// the document that has them.
+func TestFollowerCaps(t *testing.T) {
+	var f Follower
+	d := granted(t, 0)
+	f.Read(0, 1, &d)
+	capped, err := Cap(d, 1, "v2", Caps{Streams: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := f.Push(time.Second, 2, capped); !changed || err != nil {
+		t.Fatal(changed, err)
+	}
+	if got, _, _ := f.Doc(); got.Caps["v2"].Streams != 4 {
+		t.Errorf("pushed: %+v", got.Caps)
+	}
+	if _, leased := f.At(time.Second); leased {
+		t.Error("caps made a lease live")
+	}
+	f.Read(2*time.Second, 2, &capped)
+	back := Fallback(capped)
+	if _, err := f.Push(3*time.Second, 3, back); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, _ := f.Doc(); got.Caps != nil {
+		t.Errorf("after the fallback: %+v", got.Caps)
+	}
+	if _, err := f.Push(4*time.Second, 4, capped); !errors.Is(err, ErrFenced) {
+		t.Errorf("caps of a lower epoch: %v", err)
+	}
+}
+
 func TestFollowerClaim(t *testing.T) {
 	var f Follower
 	d0, d1 := granted(t, 0), granted(t, 1)

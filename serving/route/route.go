@@ -2,8 +2,8 @@
 // share of its traffic, under which lease, and what holds when the lease ends.
 //
 // A [Doc] lives in the store as route/<alias>. It changes only by the pure
-// transitions here: [Claim], [Grant], [Renew] and [Promote] need the epoch of
-// the controller that owns it; [Fallback] and [Rollback] are open to anybody,
+// transitions here: [Claim], [Grant], [Renew], [Cap] and [Promote] need the epoch
+// of the controller that owns it; [Fallback] and [Rollback] are open to anybody,
 // bump the epoch and so fence that controller. Whoever writes a transition
 // does it under the store's compare-and-set. [Follower] is what one router
 // knows of a document: it decides when leased weights are live. [Report] is
@@ -71,9 +71,26 @@ type Lease struct {
 	Seen string
 }
 
+// Caps bound what routers together send to each replica of a version; 0 is no bound.
+// KVTokens are of prompts and of the output so far. From says where the figures come
+// from, for whoever looks at them.
+type Caps struct {
+	Streams  int    `json:"streams,omitempty"`
+	KVTokens int    `json:"kv_tokens,omitempty"`
+	From     string `json:"from,omitempty"`
+}
+
+// Part is what one of so many routers may send, none of which knows what the others
+// do; at least one stream.
+func (c Caps) Part(routers int) Caps {
+	routers = max(routers, 1)
+	c.Streams, c.KVTokens = (c.Streams+routers-1)/routers, (c.KVTokens+routers-1)/routers
+	return c
+}
+
 // Doc is the document of an alias. Seq is the highest sequence any lease of
 // it has had. Standby is kept warm to roll back to. Pins are names under which
-// a client may ask for one version, as model alias@name.
+// a client may ask for one version, as model alias@name. Caps are by version.
 type Doc struct {
 	Alias     string            `json:"alias"`
 	Run       string            `json:"run"`
@@ -83,6 +100,7 @@ type Doc struct {
 	Lease     *Lease            `json:"lease,omitempty"`
 	Standby   string            `json:"standby,omitempty"`
 	Pins      map[string]string `json:"pins,omitempty"`
+	Caps      map[string]Caps   `json:"caps,omitempty"`
 }
 
 // All is one split that sends everything to version.
@@ -160,6 +178,28 @@ func Promote(d Doc, epoch uint64, version string) (Doc, error) {
 		d.Standby = old
 	}
 	d.Otherwise.Splits, d.Otherwise.Mirror, d.Lease = All(version), nil, nil
+	d.prune()
+	return d, nil
+}
+
+// Cap bounds what each replica of version gets; zero Caps take the bounds away. The
+// version may be one that is only about to get a share.
+func Cap(d Doc, epoch uint64, version string, c Caps) (Doc, error) {
+	if err := d.fence(epoch); err != nil {
+		return Doc{}, err
+	}
+	d = d.clone()
+	if c.Streams == 0 && c.KVTokens == 0 {
+		delete(d.Caps, version)
+	} else {
+		if d.Caps == nil {
+			d.Caps = map[string]Caps{}
+		}
+		d.Caps[version] = c
+	}
+	if err := d.Validate(); err != nil {
+		return Doc{}, fmt.Errorf("capping version %q: %w", version, err)
+	}
 	return d, nil
 }
 
@@ -169,6 +209,7 @@ func Fallback(d Doc) Doc {
 	d = d.clone()
 	d.Lease = nil
 	d.Epoch++
+	d.prune()
 	return d
 }
 
@@ -187,6 +228,7 @@ func Rollback(d Doc, to string) (Doc, error) {
 	if d.Standby == to {
 		d.Standby = ""
 	}
+	d.prune()
 	return d, nil
 }
 
@@ -250,6 +292,14 @@ func (d Doc) Versions() []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
+// prune forgets the caps of versions that the document names no more.
+func (d *Doc) prune() {
+	maps.DeleteFunc(d.Caps, func(v string, _ Caps) bool { return !d.Knows(v) })
+	if len(d.Caps) == 0 {
+		d.Caps = nil
+	}
+}
+
 func (d Doc) fence(epoch uint64) error {
 	if epoch != d.Epoch {
 		return fmt.Errorf("epoch %d, the route of %s is at %d: %w", epoch, d.Alias, d.Epoch, ErrFenced)
@@ -259,7 +309,7 @@ func (d Doc) fence(epoch uint64) error {
 
 func (d Doc) clone() Doc {
 	d.Otherwise = d.Otherwise.clone()
-	d.Pins = maps.Clone(d.Pins)
+	d.Pins, d.Caps = maps.Clone(d.Pins), maps.Clone(d.Caps)
 	if d.Lease != nil {
 		l := *d.Lease
 		l.Intent = l.Intent.clone()
@@ -306,6 +356,11 @@ func (d Doc) Validate() error {
 	for name, v := range d.Pins {
 		if name == "" || v == "" {
 			bad("pin %q names version %q", name, v)
+		}
+	}
+	for v, c := range d.Caps {
+		if v == "" || c.Streams < 0 || c.KVTokens < 0 || c.Streams == 0 && c.KVTokens == 0 {
+			bad("version %q is capped at %d streams and %d tokens; want one of both, and none below 0", v, c.Streams, c.KVTokens)
 		}
 	}
 	if l := d.Lease; l != nil {

@@ -153,6 +153,9 @@ func TestValidate(t *testing.T) {
 		"mirrors 1000001":             func(d *Doc) { d.Otherwise.Mirror = map[string]uint32{"v2": Million + 1} },
 		"floor 3 above ceiling 2":     func(d *Doc) { d.Otherwise.Floor, d.Otherwise.Ceiling = 3, 2 },
 		`pin "x" names version ""`:    func(d *Doc) { d.Pins = map[string]string{"x": ""} },
+		`"" is capped`:                func(d *Doc) { d.Caps = map[string]Caps{"": {Streams: 1}} },
+		"capped at 0 streams and 0":   func(d *Doc) { d.Caps = map[string]Caps{"v1": {From: "x"}} },
+		"capped at -1 streams":        func(d *Doc) { d.Caps = map[string]Caps{"v1": {Streams: -1, KVTokens: 1}} },
 		"lasts 0s":                    lease(func(l *Lease) { l.TTL = 0 }),
 		"lasts 1m1s":                  lease(func(l *Lease) { l.TTL = 61 * time.Second }),
 		"sequence 2, the document 1":  lease(func(l *Lease) { l.Seq = 2 }),
@@ -252,6 +255,45 @@ func TestTransitionsExhaustive(t *testing.T) {
 
 func second2(d Doc, _ error) Doc { return d }
 
+// Caps are a version's for as long as the document names it.
+func TestCap(t *testing.T) {
+	ok := must(t)
+	d := ok(Cap(New("a", "r", "v1"), 1, "v1", Caps{Streams: 8, KVTokens: 1000, From: "x"}))
+	if _, err := Cap(d, 2, "v1", Caps{}); !errors.Is(err, ErrFenced) {
+		t.Errorf("another epoch: %v", err)
+	}
+	if _, err := Cap(d, 1, "v1", Caps{Streams: -1}); err == nil {
+		t.Error("a cap below 0 was taken")
+	}
+	if e := ok(Cap(d, 1, "v1", Caps{From: "nobody"})); e.Caps["v1"] != (Caps{}) || d.Caps["v1"].Streams != 8 {
+		t.Errorf("taken away: %+v, of %+v", e.Caps, d.Caps)
+	}
+	// Before the candidate has a share, through its canary, and as what is live.
+	d = ok(Grant(ok(Cap(d, 1, "v2", Caps{KVTokens: 9})), 1, canaryLease(7)))
+	p := ok(Promote(d, 1, "v2"))
+	if p.Standby != "v1" || len(p.Caps) != 2 {
+		t.Errorf("promoted: %+v", p)
+	}
+	p = ok(Promote(Claim(p, "next"), 2, "v3"))
+	if p.Standby != "v2" || len(p.Caps) != 1 || p.Caps["v2"].KVTokens != 9 {
+		t.Errorf("v1 is gone: %+v", p)
+	}
+	if f := Fallback(d); len(f.Caps) != 1 || f.Caps["v1"].Streams != 8 || len(d.Caps) != 2 {
+		t.Errorf("after a fallback %+v, of %+v", f.Caps, d.Caps)
+	}
+	if r := ok(Rollback(p, "v2")); len(r.Caps) != 1 || r.Knows("v3") {
+		t.Errorf("rolled back %+v", r)
+	}
+	for routers, want := range map[int]Caps{0: {9, 100, "x"}, 1: {9, 100, "x"}, 2: {5, 50, "x"}, 4: {3, 25, "x"}, 20: {1, 5, "x"}} {
+		if got := (Caps{9, 100, "x"}).Part(routers); got != want {
+			t.Errorf("of %d routers: %+v", routers, got)
+		}
+	}
+	if got := (Caps{Streams: 1}).Part(3); got != (Caps{Streams: 1}) {
+		t.Errorf("no bound became one: %+v", got)
+	}
+}
+
 func TestNames(t *testing.T) {
 	for alias, name := range map[string]string{"freight": "route/freight", "llama-3.1": "route/llama-3~2e1", "org/m:x": "route/org~2fm~3ax"} {
 		if got := Name(alias); got != name {
@@ -279,6 +321,25 @@ func TestCodec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if strings.Contains(string(b), "caps") {
+		t.Errorf("without caps it is another document than before: %s", b)
+	}
+	// As it was written before there were caps.
+	old := `{"alias":"m","run":"r","epoch":3,"seq":1,"otherwise":{"splits":[{"shares":{"v1":1000000}}]},"standby":"v0"}`
+	if was, err := Decode([]byte(old)); err != nil || was.Caps != nil || was.Standby != "v0" {
+		t.Errorf("an old document: %+v, %v", was, err)
+	}
+	capped := must(t)(Cap(d, 1, "v2", Caps{Streams: 192, KVTokens: 393216, From: "size"}))
+	c, err := Encode(capped)
+	if err != nil || !strings.Contains(string(c), `"caps":{"v2":{"streams":192,"kv_tokens":393216,"from":"size"}}`) {
+		t.Errorf("encoded as %s, %v", c, err)
+	}
+	if back, err := Decode(c); err != nil || !reflect.DeepEqual(back, capped) {
+		t.Errorf("got %+v, %v", back, err)
+	}
+	if _, err := Decode([]byte(strings.Replace(string(c), `"kv_tokens"`, `"kv"`, 1))); err == nil {
+		t.Error("a cap that nobody knows was accepted")
+	}
 	if !strings.Contains(string(b), `"ttl":"45s"`) {
 		t.Errorf("encoded as %s", b)
 	}
@@ -297,6 +358,9 @@ func FuzzDecode(f *testing.F) {
 	b, _ := Encode(New("m", "r", "v1"))
 	f.Add(b)
 	d, _ := Grant(New("m", "r", "v1"), 1, canaryLease(7))
+	b, _ = Encode(d)
+	f.Add(b)
+	d, _ = Cap(d, 1, "v2", Caps{Streams: 3, KVTokens: 5, From: "x"})
 	b, _ = Encode(d)
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {

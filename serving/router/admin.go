@@ -2,6 +2,7 @@ package router
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -112,7 +113,25 @@ func (r *Router) State(alias string) (s route.State, ok bool) {
 		written := r.o.Records.Stats()
 		s.Records = &written
 	}
+	if a := r.view.Load().routes[alias]; a != nil {
+		s.Caps, s.Loads = a.caps, r.loads(a)
+	}
 	return s, true
+}
+
+// loads is what is under way on the alias's replicas, by version and name.
+func (r *Router) loads(a *aliasView) (out []route.Load) {
+	r.mu.Lock()
+	for version, replicas := range a.replicas {
+		for _, m := range replicas {
+			out = append(out, route.Load{Replica: m.ID, Version: version, Health: m.Health().String(), Streams: m.streams, KVTokens: int(m.tokens.Load())})
+		}
+	}
+	r.mu.Unlock()
+	slices.SortFunc(out, func(x, y route.Load) int {
+		return cmp.Or(cmp.Compare(x.Version, y.Version), cmp.Compare(x.Replica, y.Replica))
+	})
+	return out
 }
 
 // Report is what the router has counted for alias since it started.
@@ -182,6 +201,7 @@ func (r *Router) metrics(w http.ResponseWriter) {
 	for i, alias := range aliases {
 		reports[i], _ = r.Report(alias)
 	}
+	r.loadMetrics(out, aliases)
 	each := func(name, kind string, f func(labels string, version string, rep route.Report)) {
 		fmt.Fprintf(out, "# TYPE %s %s\n", name, kind)
 		for i, alias := range aliases {
@@ -213,6 +233,44 @@ func (r *Router) metrics(w http.ResponseWriter) {
 		}
 		fmt.Fprintf(out, "llmops_router_ttft_seconds_bucket{%s,le=\"+Inf\"} %d\nllmops_router_ttft_seconds_count{%s} %d\n", labels, n, labels, n)
 	})
+}
+
+// loadMetrics writes what replicas have and may have, and who was turned away.
+func (r *Router) loadMetrics(out io.Writer, aliases []string) {
+	v := r.view.Load()
+	of := func(name, kind string, f func(alias string, a *aliasView)) {
+		fmt.Fprintf(out, "# TYPE %s %s\n", name, kind)
+		for _, alias := range aliases {
+			if a := v.routes[alias]; a != nil {
+				f(alias, a)
+			}
+		}
+	}
+	of("llmops_router_rejected_total", "counter", func(alias string, a *aliasView) {
+		fmt.Fprintf(out, "llmops_router_rejected_total{model=%q} %d\n", alias, a.counts.rejected.Load())
+	})
+	of("llmops_router_replica_streams", "gauge", func(alias string, a *aliasView) {
+		for _, l := range r.loads(a) {
+			fmt.Fprintf(out, "llmops_router_replica_streams{model=%q,version=%q,replica=%q} %d\n", alias, l.Version, l.Replica, l.Streams)
+		}
+	})
+	of("llmops_router_replica_kv_tokens", "gauge", func(alias string, a *aliasView) {
+		for _, l := range r.loads(a) {
+			fmt.Fprintf(out, "llmops_router_replica_kv_tokens{model=%q,version=%q,replica=%q} %d\n", alias, l.Version, l.Replica, l.KVTokens)
+		}
+	})
+	for _, c := range []struct {
+		name string
+		of   func(route.Caps) int
+	}{{"llmops_router_cap_streams", func(c route.Caps) int { return c.Streams }}, {"llmops_router_cap_kv_tokens", func(c route.Caps) int { return c.KVTokens }}} {
+		of(c.name, "gauge", func(alias string, a *aliasView) {
+			for _, version := range slices.Sorted(maps.Keys(a.caps)) {
+				if n := c.of(a.caps[version]); n > 0 {
+					fmt.Fprintf(out, "%s{model=%q,version=%q} %d\n", c.name, alias, version, n)
+				}
+			}
+		})
+	}
 }
 
 var metricBounds = func() (b []time.Duration) {

@@ -30,8 +30,10 @@ type Replica struct {
 	health atomic.Int32
 	// streams is the number of requests booked; the Gate's owner guards it.
 	streams int
-	conns   pool
-	failed  chan struct{} // a request found the replica dead
+	// tokens of the prompts and outputs so far of these; see Decision.Grow.
+	tokens atomic.Int64
+	conns  pool
+	failed chan struct{} // a request found the replica dead
 }
 
 // NewReplica makes a replica of one version of an alias.
@@ -56,8 +58,9 @@ type View struct {
 
 // Route is the intent of one alias as a router holds it.
 type Route struct {
-	Doc   route.Doc
-	Until time.Duration // when the lease's weights end on the router's clock; 0: not live
+	Doc     route.Doc
+	Until   time.Duration // when the lease's weights end on the router's clock; 0: not live
+	Routers int           // that share the caps of the document; 0: one
 }
 
 type aliasView struct {
@@ -67,7 +70,8 @@ type aliasView struct {
 	leased    weights
 	until     time.Duration
 	replicas  map[string][]*Replica
-	counts    *tallies // nil outside of a server
+	caps      map[string]route.Caps // this router's part
+	counts    *tallies              // nil outside of a server
 }
 
 type weights struct {
@@ -82,11 +86,15 @@ type mirrorShare struct {
 }
 
 // NewView prepares routes and replicas for choices by a router in zone and
-// pool. At most streams requests are sent to a replica at a time.
+// pool. At most as many requests are sent to a replica at a time as the caps of its
+// version allow, or streams where they say nothing.
 func NewView(zone, pool string, streams int, routes []Route, replicas []*Replica) *View {
 	v := &View{routes: make(map[string]*aliasView, len(routes)), adapters: map[string]*aliasView{}, streams: streams}
 	for _, r := range routes {
-		a := &aliasView{doc: r.Doc, run: route.Sum([]byte(r.Doc.Run)), until: r.Until, replicas: map[string][]*Replica{}}
+		a := &aliasView{doc: r.Doc, run: route.Sum([]byte(r.Doc.Run)), until: r.Until, replicas: map[string][]*Replica{}, caps: make(map[string]route.Caps, len(r.Doc.Caps))}
+		for version, c := range r.Doc.Caps {
+			a.caps[version] = c.Part(r.Routers)
+		}
 		a.otherwise = newWeights(zone, pool, r.Doc.At(0, false))
 		a.leased = newWeights(zone, pool, r.Doc.At(0, true))
 		for _, m := range replicas {
@@ -131,6 +139,7 @@ type Request struct {
 	Pin          string // the version that the client named; empty: by share
 	Conversation uint64 // hash of what is sticky
 	Prefix       uint64 // hash of what a prefix cache may know
+	Tokens       int    // of the prompt, as far as they are known
 	Avoid        *Replica
 
 	// At is when the request arrived, set by Gate.Arrive.
@@ -147,6 +156,14 @@ type Decision struct {
 	At      time.Duration
 	mirror  []mirrorShare
 	hash    uint64
+	tokens  int // booked on the replica
+}
+
+// Grow counts n more tokens in the cache of the replica, for the rest of the stream.
+// It needs no lock of the Gate's, but one owner of d.
+func (d *Decision) Grow(n int) {
+	d.tokens += n
+	d.Replica.tokens.Add(int64(n))
 }
 
 // Version is the version that r belongs to at now, "" for an unknown alias.
@@ -165,21 +182,41 @@ func (v *View) Version(now time.Duration, r *Request) (version string, hash uint
 // Choose picks the replica of version with the fewest requests, or the one
 // that the request's prefix belongs to when it is hardly busier: that one may
 // have the prefix in its cache. full tells that replicas serve but all have as
-// many streams as they may. It allocates nothing and books nothing.
+// many streams, or as many tokens in their cache, as they may. It allocates
+// nothing and books nothing.
 func Choose(v *View, r *Request, version string) (d Decision, full bool) {
 	d.Version = version
 	a := v.routes[r.Alias]
 	if a == nil {
 		return d, false
 	}
-	replicas := a.replicas[version]
-	if d.Replica, full = choose(replicas, r, v.streams, true); d.Replica == nil && !full {
-		d.Replica, full = choose(replicas, r, v.streams, false)
+	replicas, limit := a.replicas[version], v.limit(a, version)
+	if d.Replica, full = choose(replicas, r, limit, true); d.Replica == nil && !full {
+		d.Replica, full = choose(replicas, r, limit, false)
 	}
 	return d, full
 }
 
-func choose(replicas []*Replica, r *Request, limit int, up bool) (pick *Replica, full bool) {
+// limit is what a replica of version may have; 0 is no bound.
+func (v *View) limit(a *aliasView, version string) route.Caps {
+	l := route.Caps{Streams: v.streams}
+	if len(a.caps) > 0 {
+		c := a.caps[version]
+		if l.KVTokens = c.KVTokens; c.Streams > 0 {
+			l.Streams = c.Streams // what is known of the version, in the place of a guess
+		}
+	}
+	return l
+}
+
+// full tells that r has to wait for one of m's streams to end. Who is alone on a
+// replica needs no room but the engine's: larger prompts than a cap would wait for ever.
+func (m *Replica) full(r *Request, limit route.Caps) bool {
+	return limit.Streams > 0 && m.streams >= limit.Streams ||
+		limit.KVTokens > 0 && m.streams > 0 && m.tokens.Load()+int64(r.Tokens) > int64(limit.KVTokens)
+}
+
+func choose(replicas []*Replica, r *Request, limit route.Caps, up bool) (pick *Replica, full bool) {
 	var (
 		home, least           *Replica
 		homeScore, leastScore uint64
@@ -188,7 +225,7 @@ func choose(replicas []*Replica, r *Request, limit int, up bool) (pick *Replica,
 		if h := m.Health(); up != (h == Up) || h == Down || m == r.Avoid {
 			continue
 		}
-		if limit > 0 && m.streams >= limit {
+		if m.full(r, limit) {
 			full = true
 			continue
 		}

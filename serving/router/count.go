@@ -16,6 +16,25 @@ type tallies struct {
 	versions map[string]*tally
 	mirrored map[string]*tally
 	rejected atomic.Uint64 // turned away before any version was chosen
+
+	// What prompts were guessed to have, and what engines said of the same ones.
+	guessed, told atomic.Uint64
+}
+
+// learn takes what the engine said of a prompt that was guessed to have some tokens.
+func (t *tallies) learn(guessed, told int) {
+	t.guessed.Add(uint64(guessed))
+	t.told.Add(uint64(told))
+}
+
+// tokens is a guess by the bytes, corrected by what the guesses so far were worth: the
+// tokens of a language or a template are not four bytes everywhere.
+func (t *tallies) tokens(guess int) int {
+	g := t.guessed.Load()
+	if g == 0 {
+		return guess
+	}
+	return int(float64(guess) * float64(t.told.Load()) / float64(g))
 }
 
 func newTallies() *tallies {

@@ -83,6 +83,7 @@ func (g *Gate) book(now time.Duration, v *View, r *Request, d *Decision, hash ui
 	}
 	if d.Replica != nil {
 		d.Replica.streams++
+		d.Grow(r.Tokens)
 	}
 }
 
@@ -95,6 +96,7 @@ func (g *Gate) Take(now time.Duration, v *View, r *Request, version string) (Dec
 	}
 	d.At = now
 	d.Replica.streams++
+	d.Grow(r.Tokens)
 	return d, true
 }
 
@@ -120,13 +122,14 @@ func (g *Gate) remove(i int) {
 	g.waiting = g.waiting[:len(g.waiting)-1]
 }
 
-// Done gives back the stream of d. It must be called once for each Decision
+// Done gives back the stream of d and the room of its tokens. It must be called once for each Decision
 // with a Replica, whatever became of the request.
 func (g *Gate) Done(now time.Duration, d Decision, u Usage) {
 	if d.Replica == nil {
 		return
 	}
 	d.Replica.streams--
+	d.Replica.tokens.Add(int64(-d.tokens))
 	g.Served.Prompt += u.Prompt
 	g.Served.Output += u.Output
 	g.done[g.dones%len(g.done)] = now

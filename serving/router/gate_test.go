@@ -20,7 +20,7 @@ func fleetOf(streams, n int, doc route.Doc, until time.Duration) (*View, map[str
 			all = append(all, m)
 		}
 	}
-	return NewView("az1", "", streams, []Route{{doc, until}}, all), by
+	return NewView("az1", "", streams, []Route{{Doc: doc, Until: until}}, all), by
 }
 
 func leased(t testing.TB, ppm uint32) route.Doc {

@@ -27,6 +27,8 @@ type members struct {
 	seen  map[string]fleet.Replica // by document name
 	revs  map[string]uint64        // of both, by document name
 	alive map[string]*member
+
+	routers int // that are there, this one among them; 0: nobody runs them as a job
 }
 
 // member is a replica that is probed.
@@ -161,9 +163,12 @@ func (r *Router) prune(ctx context.Context, probe func(*Replica) context.CancelF
 // that is the same process stays the same value, with its streams and its
 // health. The caller holds cfg.
 func (r *Router) reconcile(probe func(*Replica) context.CancelFunc) {
-	changed := false
+	changed, routers := false, 0
 	for name, rep := range r.cfg.seen {
 		j, ok := r.cfg.job(name)
+		if ok && j.Kind == fleet.Router && isMember(rep.State) {
+			routers++
+		}
 		serves := ok && j.Kind == fleet.Engine && j.Meta["alias"] != "" && j.Meta["version"] != "" && rep.Addr != "" && isMember(rep.State)
 		m := r.cfg.alive[name]
 		var adapters []string
@@ -193,6 +198,9 @@ func (r *Router) reconcile(probe func(*Replica) context.CancelFunc) {
 			delete(r.cfg.alive, name)
 			changed = true
 		}
+	}
+	if routers != r.cfg.routers {
+		r.cfg.routers, changed = routers, true
 	}
 	if changed {
 		r.rebuild()

@@ -123,7 +123,9 @@ func (m *mirrored) run(ctx context.Context) {
 		if err != nil {
 			return
 		}
+		before := m.f.seen.Tokens
 		if _, token := s.feed(&m.f.seen, piece); token {
+			m.d.Grow(m.f.seen.Tokens - before)
 			m.f.token(m.r.o.Now())
 			ans.patience = m.r.o.Stall
 		}

@@ -135,6 +135,8 @@ func (r *Router) generate(w http.ResponseWriter, req *http.Request, encode bool)
 		c.q.Prefix = route.Mix(c.q.Prefix, route.Sum([]byte(c.adapter)))
 	}
 
+	c.q.Tokens = a.counts.tokens(c.wish.tokens)
+
 	began := r.o.Now()
 	d, rej := r.admit(req.Context(), &c.q)
 	if rej != nil {
@@ -274,6 +276,9 @@ func (c *call) serve(d Decision, a *aliasView) {
 			c.f.encoded(now)
 		}
 		c.f.end(now, o)
+		if c.f.seen.Usage && c.f.seen.Prompt > 0 && c.wish.tokens > 0 {
+			a.counts.learn(c.wish.tokens, c.f.seen.Prompt)
+		}
 		if d.Replica != nil {
 			r.release(d, Usage{c.f.seen.Prompt, c.f.seen.Output})
 		}
@@ -310,7 +315,7 @@ func (c *call) serve(d Decision, a *aliasView) {
 			}
 		}
 		if err == nil {
-			o, err = c.relay(ans, d.Version)
+			o, err = c.relay(ans, &d)
 		}
 		if err == nil {
 			return
@@ -385,7 +390,7 @@ func (m *Replica) lost(err error) {
 
 // relay passes an answer on. With an error it broke off; c.sent tells whether
 // the client has any of it.
-func (c *call) relay(ans *answer, version string) (o outcome, err error) {
+func (c *call) relay(ans *answer, d *Decision) (o outcome, err error) {
 	defer ans.close()
 	ctx, f := c.req.Context(), &c.f
 	var s sniffer
@@ -402,7 +407,7 @@ func (c *call) relay(ans *answer, version string) (o outcome, err error) {
 		}
 		return failed, err
 	}
-	if v := ans.Header[HeaderVersion]; len(v) > 0 && v[0] != version {
+	if v := ans.Header[HeaderVersion]; len(v) > 0 && v[0] != d.Version {
 		f.mismatched = true
 	}
 	h := c.w.Header()
@@ -423,8 +428,10 @@ func (c *call) relay(ans *answer, version string) (o outcome, err error) {
 			return rc.Flush()
 		}
 		for ; err == nil; piece, err = ans.next(ctx) {
+			before := f.seen.Tokens
 			out, token := s.feed(&f.seen, piece)
 			if token {
+				d.Grow(f.seen.Tokens - before)
 				f.token(c.r.o.Now())
 				ans.patience = c.r.o.Stall
 			}

@@ -237,7 +237,7 @@ func (r *Router) rebuild() {
 		if !live {
 			until = 0
 		}
-		routes = append(routes, Route{doc, until})
+		routes = append(routes, Route{doc, until, r.cfg.routers})
 	}
 	v := NewView(r.o.Zone, r.o.Pool, r.o.Streams, routes, r.cfg.replicas())
 	for alias, a := range v.routes {

@@ -195,6 +195,8 @@ func Parse(b []byte) (Record, error) {
 	switch {
 	case l.Time.IsZero() || l.Arrived.IsZero():
 		return Record{}, fmt.Errorf("time or arrived is missing; want RFC 3339, such as 2026-03-01T12:00:00Z")
+	case l.Arrived.UTC().Year() < 1970 || l.Time.UTC().Year() > 2200: // beyond which nanoseconds do not reach
+		return Record{}, fmt.Errorf("it was from %v to %v, which no router saw", l.Arrived, l.Time)
 	case l.Time.Before(l.Arrived):
 		return Record{}, fmt.Errorf("it ended at %v, before it arrived at %v", l.Time, l.Arrived)
 	case l.Status < 100 || l.Status > 599:

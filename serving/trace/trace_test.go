@@ -49,6 +49,7 @@ func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{`"arrived":"2026-03-01T12:00:00.000250Z"`, `"x":1`, "time or arrived is missing"},
 		{`"time":"2026-03-01T12:00:01`, `"time":"2026-03-01T11:00:01`, "before it arrived"},
+		{`"arrived":"2026`, `"arrived":"1826`, "which no router saw"},
 		{`"status":200`, `"status":0`, "status is 0"},
 		{`"block_bytes":512`, `"block_bytes":256`, "blocks of 512"},
 		{`"prompt_bytes":1100`, `"prompt_bytes":1000`, "2 blocks of a prompt of 1000 bytes"},
@@ -207,6 +208,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(full.Append(nil))
 	f.Add(full.Append(full.Append(nil))[:500])
 	f.Add([]byte(`{"time":"2026-03-01T12:00:01Z","arrived":"2026-03-01T12:00:00+01:00","status":429,"input_tokens":null}`))
+	f.Add([]byte(`{"time":"0000-01-01T00:00:00+01:00","arrived":"0000-01-01T00:00:00+01:00","status":200}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		var all []byte
 		var got []Record
