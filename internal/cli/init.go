@@ -127,7 +127,7 @@ canary:
 
 # What routers let each replica have at a time. Without, it is what the benchmark showed
 # to hold where it found an end, and what the plan gives for the GPU.
-#caps: {streams: 192, kv_tokens: 393216}
+#   caps: {streams: 192, kv_tokens: 393216}
 
 # With scale, replicas follow the load, and the standby with them: requests and share
 # of the KV cache that each shall have, burn of the TTFT budget, and a schedule.
