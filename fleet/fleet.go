@@ -198,6 +198,9 @@ type Replica struct {
 	Reason string    `json:"reason,omitempty"`
 	State  State     `json:"state"`
 	Since  time.Time `json:"since"`
+	// NoRoom tells of a replica without a place that one more node of its pool would
+	// take: those there are are full, or there are none.
+	NoRoom bool `json:"no_room,omitempty"`
 	// Placed is when it got its place, Started when its process began; zero: not known.
 	Placed  time.Time `json:"placed,omitzero"`
 	Started time.Time `json:"started,omitzero"`
@@ -210,8 +213,11 @@ type Replica struct {
 
 // Status is a job as it stands.
 type Status struct {
-	Job      Job       `json:"job"`
-	Rev      uint64    `json:"rev"`
+	Job Job    `json:"job"`
+	Rev uint64 `json:"rev"`
+	// Pool is that of the nodes it is placed on, by their own name for it, where Job.Pool
+	// is that of a model's file; empty where there is one machine.
+	Pool     string    `json:"pool,omitempty"`
 	Replicas []Replica `json:"replicas"`
 }
 

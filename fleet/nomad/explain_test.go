@@ -243,7 +243,7 @@ func TestNoRoom(t *testing.T) {
 		}
 		defer stop(t, s, "roomless")
 		st := fleettest.Await(t, s, "roomless", func(st fleet.Status) bool { return len(st.Replicas) > 0 })
-		if r := st.Replicas[0]; len(st.Replicas) != 1 || r.State != fleet.Pending || r.Reason != want || r.Group != "main" {
+		if r := st.Replicas[0]; len(st.Replicas) != 1 || r.State != fleet.Pending || r.Reason != want || r.Group != "main" || r.NoRoom || st.Pool != "default" {
 			t.Errorf("it waits as %+v", st.Replicas)
 		}
 		all, err := s.All(t.Context(), "room")
@@ -272,7 +272,7 @@ func TestNoGPUFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	fleettest.Await(t, s, "second", func(st fleet.Status) bool {
-		return len(st.Replicas) == 1 && st.Replicas[0].State == fleet.Pending && strings.Contains(st.Replicas[0].Reason, "not enough free")
+		return len(st.Replicas) == 1 && st.Replicas[0].State == fleet.Pending && st.Replicas[0].NoRoom && strings.Contains(st.Replicas[0].Reason, "not enough free")
 	})
 	stop(t, s, "first")
 	fleettest.Await(t, s, "second", func(st fleet.Status) bool {

@@ -33,6 +33,7 @@ type facts struct {
 type registration struct {
 	JobModifyIndex uint64
 	Stop           bool
+	NodePool       string
 	Meta           map[string]string
 	TaskGroups     []struct {
 		Name  string
@@ -113,7 +114,7 @@ func (s *Scheduler) registered(ctx context.Context, prefix string) (pass, error)
 		if err != nil {
 			return p, err
 		}
-		p.jobs = append(p.jobs, fleet.Status{Job: job, Rev: r.JobModifyIndex})
+		p.jobs = append(p.jobs, fleet.Status{Job: job, Rev: r.JobModifyIndex, Pool: r.NodePool})
 	}
 	if prefix == "" {
 		s.known.keepJobs(stubs)
@@ -200,6 +201,9 @@ func (s *Scheduler) Status(ctx context.Context, job string) (fleet.Status, error
 			return st, err
 		}
 		st.Rev = *now.JobModifyIndex
+		if now.NodePool != nil {
+			st.Pool = *now.NodePool
+		}
 	}
 	allocs, _, err := s.allocations(ctx, "JobID", "==", job)
 	if err != nil {

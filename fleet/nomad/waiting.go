@@ -70,6 +70,7 @@ func unplaced(j fleet.Job, e *api.Evaluation) []fleet.Replica {
 		for n := range m.CoalescedFailures + 1 {
 			out = append(out, fleet.Replica{
 				ID: fmt.Sprintf("waiting-%s-%d", g.Name, n), Group: g.Name, State: fleet.Pending, Reason: sentence(reasons(g, m)),
+				NoRoom: len(m.DimensionExhausted) > 0 || m.NodesEvaluated == 0,
 			})
 		}
 	}

@@ -142,7 +142,7 @@ func Guard(s *Summary, u *Use, p Permit) []Refusal {
 func (u *Use) in(pool string) []string {
 	var out []string
 	for _, st := range u.Jobs {
-		if st.Job.Pool == pool && slices.ContainsFunc(st.Job.Groups, func(g fleet.Group) bool { return g.Count > 0 }) {
+		if st.Pool == pool && slices.ContainsFunc(st.Job.Groups, func(g fleet.Group) bool { return g.Count > 0 }) {
 			out = append(out, st.Job.Name)
 		}
 	}

@@ -14,7 +14,7 @@ func TestGuard(t *testing.T) {
 	}
 	on := func(st fleet.State) []fleet.Status {
 		return []fleet.Status{{
-			Job:      fleet.Job{Name: "freight", Pool: "chat", Groups: []fleet.Group{{Count: 1}}},
+			Pool: "chat", Job: fleet.Job{Name: "freight", Pool: "interactive", Groups: []fleet.Group{{Count: 1}}},
 			Replicas: []fleet.Replica{{ID: "r1", Node: name, State: st}},
 		}}
 	}
@@ -78,7 +78,7 @@ func TestGuard(t *testing.T) {
 }
 
 func TestGuardOnARecordedPlan(t *testing.T) {
-	u := &Use{Jobs: []fleet.Status{{Job: fleet.Job{Name: "freight", Pool: "chat", Groups: []fleet.Group{{Count: 2}}}}}}
+	u := &Use{Jobs: []fleet.Status{{Pool: "chat", Job: fleet.Job{Name: "freight", Groups: []fleet.Group{{Count: 2}}}}}}
 	for _, n := range []string{"prod-chat-az1-01", "prod-chat-az1-02", "prod-chat-az2-01", "prod-chat-az2-02"} {
 		u.Nodes = append(u.Nodes, fleet.Node{ID: n, Ready: true, Eligible: true})
 	}

@@ -213,7 +213,7 @@ func TestNodesAreOnlyTakenOnceDrained(t *testing.T) {
 	}
 	f := &still{
 		nodes: []fleet.Node{{ID: "prod-chat-az2-02", Pool: "chat", Ready: true, Eligible: true}},
-		jobs:  []fleet.Status{{Job: fleet.Job{Name: "m", Pool: "chat"}, Replicas: []fleet.Replica{{ID: "r1", Node: "prod-chat-az2-02", State: fleet.Healthy}}}},
+		jobs:  []fleet.Status{{Pool: "chat", Job: fleet.Job{Name: "m"}, Replicas: []fleet.Replica{{ID: "r1", Node: "prod-chat-az2-02", State: fleet.Healthy}}}},
 	}
 	refused := func(f Fleet, want string) {
 		t.Helper()

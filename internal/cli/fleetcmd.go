@@ -6,6 +6,7 @@ import "github.com/spf13/cobra"
 var fleetCommands = []func(*env) *cobra.Command{
 	newFleetPlanCmd,
 	newFleetApplyCmd,
+	newFleetGrowCmd,
 	newFleetStatusCmd,
 	newFleetDrainCmd,
 	newFleetUndrainCmd,

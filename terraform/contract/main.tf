@@ -21,7 +21,7 @@ locals {
 
   made = merge([
     for n, p in var.pools : {
-      for i in range(p.nodes + p.spare) :
+      for i in range(p.nodes + p.spare + lookup(var.more_nodes, n, 0)) :
       format("%s-%s-%s-%02d", var.cluster, n, p.zones[i % length(p.zones)], floor(i / length(p.zones)) + 1) => {
         pool  = n
         zone  = p.zones[i % length(p.zones)]

@@ -99,6 +99,25 @@ variable "pools" {
   }
 }
 
+variable "more_nodes" {
+  type        = map(number)
+  default     = {}
+  description = "Nodes by pool beside those of pools: what llmops fleet grow has added, which keeps it in llmops.auto.tfvars.json."
+
+  validation {
+    condition     = length(setsubtract(keys(var.more_nodes), keys(var.pools))) == 0 && alltrue([for n in values(var.more_nodes) : n >= 0 && floor(n) == n && n <= 1000])
+    error_message = "more_nodes is whole numbers by pool, 0 or more; got ${jsonencode(var.more_nodes)} for pools ${join(", ", keys(var.pools))}."
+  }
+  validation {
+    condition     = var.machines == null || alltrue([for n in values(var.more_nodes) : n == 0])
+    error_message = "more_nodes makes no machines where they are named one by one in machines: add them there."
+  }
+  validation {
+    condition     = alltrue([for n, p in var.pools : p.survive != "zone" || ceil((p.nodes + p.spare + lookup(var.more_nodes, n, 0)) / max(1, length(p.zones))) <= p.spare])
+    error_message = "With more_nodes a pool no longer survives the loss of a zone: ${join(", ", [for n, p in var.pools : "${n} would lose ${ceil((p.nodes + p.spare + lookup(var.more_nodes, n, 0)) / max(1, length(p.zones)))} nodes and can spare ${p.spare}" if p.survive == "zone" && ceil((p.nodes + p.spare + lookup(var.more_nodes, n, 0)) / max(1, length(p.zones))) > p.spare])}."
+  }
+}
+
 variable "machines" {
   type = map(object({
     pool = string

@@ -50,6 +50,7 @@ func cluster(bin string, clients int, acl bool) (client *api.Client, stop func()
 		for i := len(agents) - 1; i >= 0; i-- {
 			agents[i].stop()
 		}
+		sweep(dir)
 		_ = os.RemoveAll(dir)
 	}
 	var server string

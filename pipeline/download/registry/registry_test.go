@@ -92,26 +92,29 @@ func TestPush(t *testing.T) {
 func TestPushThatBreaks(t *testing.T) {
 	s, b := open(t)
 	dir := write(t, map[string]string{"config.json": config, "model.safetensors": strings.Repeat("w", 10_000)})
-	for name, breaks := range map[string]func(r *http.Request) bool{
-		"the weights": func(r *http.Request) bool { return r.Method == http.MethodPut && r.ContentLength > 5000 },
-		"the manifest": func(r *http.Request) bool {
+	for _, c := range []struct { // in this order: a push that reaches the manifest has brought the weights
+		name   string
+		breaks func(r *http.Request) bool
+	}{
+		{"the weights", func(r *http.Request) bool { return r.Method == http.MethodPut && r.ContentLength > 5000 }},
+		{"the manifest", func(r *http.Request) bool {
 			return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/models/v")
-		},
+		}},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		s.Misbehave(func(_ http.ResponseWriter, r *http.Request) bool {
-			if breaks(r) {
+			if c.breaks(r) {
 				cancel()
 				panic(http.ErrAbortHandler)
 			}
 			return false
 		})
 		if _, _, err := Push(ctx, b, dir, Manifest{Name: "models", Version: "v0"}, "", quiet); err == nil {
-			t.Errorf("%s: no error", name)
+			t.Errorf("%s: no error", c.name)
 		}
 		s.Misbehave(nil)
 		if all, err := List(t.Context(), b, ""); err != nil || len(all) != 0 {
-			t.Errorf("%s: %+v, %v", name, all, err)
+			t.Errorf("%s: %+v, %v", c.name, all, err)
 		}
 	}
 	if _, _, err := Push(t.Context(), b, dir, Manifest{Name: "models", Version: "v0"}, "", quiet); err != nil {

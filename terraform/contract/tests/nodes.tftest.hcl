@@ -182,3 +182,19 @@ run "one_zone_is_said" {
   }
   expect_failures = [check.interactive_zones]
 }
+
+run "more_nodes_come_last" {
+  command = plan
+  variables {
+    more_nodes = { bulk = 1 }
+  }
+
+  assert {
+    condition     = jsonencode(output.pools["bulk"].zones) == jsonencode({ az3 = ["prod-bulk-az3-01", "prod-bulk-az3-02", "prod-bulk-az3-03"] })
+    error_message = jsonencode(output.pools["bulk"].zones)
+  }
+  assert {
+    condition     = output.pools["bulk"].nodes == 3 && output.pools["bulk"].needed == 2
+    error_message = jsonencode(output.pools["bulk"])
+  }
+}

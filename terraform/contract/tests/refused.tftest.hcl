@@ -326,3 +326,19 @@ run "address_for_a_network" {
   }
   expect_failures = [var.network]
 }
+
+run "more_nodes_of_no_pool" {
+  command = plan
+  variables {
+    more_nodes = { gone = 1 }
+  }
+  expect_failures = [var.more_nodes]
+}
+
+run "more_nodes_than_a_zone_may_lose" {
+  command = plan
+  variables {
+    more_nodes = { chat = 1 }
+  }
+  expect_failures = [var.more_nodes]
+}

@@ -29,6 +29,7 @@ module "contract" {
   cluster          = var.cluster
   zones            = var.zones
   pools            = var.pools
+  more_nodes       = var.more_nodes
   prices           = var.prices
   network          = var.cidr
   server_addresses = [for i in range(3) : "${var.cluster}-server-${i}.${var.cluster}.internal"]

@@ -23,6 +23,12 @@ variable "pools" {
   description = "See the contract module."
 }
 
+variable "more_nodes" {
+  type        = map(number)
+  description = "Nodes that llmops fleet grow has added, by pool."
+  default     = {}
+}
+
 variable "prices" {
   type        = map(number)
   description = "US dollars an hour by node class: on demand, reserved or negotiated, as you pay."
