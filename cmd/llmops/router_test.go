@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,10 +49,10 @@ func router(ts *testscript.TestScript, neg bool, args []string) {
 	lines := bufio.NewScanner(log)
 	for lines.Scan() {
 		if at, ok := strings.CutPrefix(lines.Text(), "serving on "); ok {
-			at, _, _ = strings.Cut(at, ",")
+			at, admin, _ := strings.Cut(at, ", admin on ")
 			ts.Setenv(name, at)
 			go func() { _, _ = io.Copy(io.Discard, log) }()
-			ts.Check(served(at, alias))
+			ts.Check(served(at, admin, alias))
 			return
 		}
 		ts.Logf("%s", lines.Text())
@@ -79,20 +80,25 @@ func send(home, alias, addr string) error {
 	return nil
 }
 
-// served waits until the router at url has an answer to a request for alias.
-func served(url, alias string) error {
+// served waits until the router at url has seen a replica of alias, and has it answer
+// one request: none is refused, which would be on record.
+func served(url, admin, alias string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		status, err := chat(ctx, url, alias, "warm-up", "hello", "", 1)
-		if err == nil && status == http.StatusOK {
-			return nil
+		st, err := (&route.Admin{Base: admin}).State(ctx, alias)
+		if err == nil && slices.ContainsFunc(st.Loads, func(l route.Load) bool { return l.Health == "up" }) {
+			status, err := chat(ctx, url, alias, "warm-up", "hello", "", 1)
+			if err == nil && status != http.StatusOK {
+				err = fmt.Errorf("status %d", status)
+			}
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the router serves no %s: status %d, %w", alias, status, err)
+			return fmt.Errorf("the router serves no %s: %+v, %w", alias, st, err)
 		case <-tick.C:
 		}
 	}
