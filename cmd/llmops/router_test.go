@@ -90,7 +90,7 @@ func served(url, admin, alias string) error {
 	for {
 		st, err := (&route.Admin{Base: admin}).State(ctx, alias)
 		if err == nil && slices.ContainsFunc(st.Loads, func(l route.Load) bool { return l.Health == "up" }) {
-			status, err := chat(ctx, url, alias, "warm-up", "hello", "", 1)
+			status, err := complete(ctx, url, alias, "warm-up", "hello", "", 1)
 			if err == nil && status != http.StatusOK {
 				err = fmt.Errorf("status %d", status)
 			}
@@ -104,8 +104,8 @@ func served(url, admin, alias string) error {
 	}
 }
 
-// chat asks for n tokens and reads the answer to its end.
-func chat(ctx context.Context, url, alias, tenant, text, more string, n int) (int, error) {
+// complete asks for n tokens and reads the answer to its end.
+func complete(ctx context.Context, url, alias, tenant, text, more string, n int) (int, error) {
 	body := fmt.Sprintf(`{"model":%q,"max_tokens":%d,"messages":[{"role":"user","content":%q}]%s}`, alias, n, text, more)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
@@ -132,7 +132,7 @@ func ask(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	document := strings.Repeat("the consignee of the bill of lading ", 30)
 	for i := range n {
-		status, err := chat(context.Background(), args[0], args[1], args[2], fmt.Sprintf("%s question %d", document, i), `,"stream":true,"min_tokens":40,"ignore_eos":true`, 40)
+		status, err := complete(context.Background(), args[0], args[1], args[2], fmt.Sprintf("%s question %d", document, i), `,"stream":true,"min_tokens":40,"ignore_eos":true`, 40)
 		ts.Check(err)
 		if status != http.StatusOK {
 			ts.Fatalf("status %d", status)
