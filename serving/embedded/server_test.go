@@ -389,7 +389,13 @@ func TestModelsHealthMetrics(t *testing.T) {
 	if d := m.Data[0]; d.ID != "tiny" || d.MaxModelLen != 256 || d.Meta["version"] != "v2" || d.Quantisation != "none" || d.Root == "" {
 		t.Errorf("models %+v", d)
 	}
-	_, text := get(t, url+"/metrics")
+	// The last answer is out a moment before its step is counted.
+	until, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	text := ""
+	for !strings.Contains(text, `vllm:generation_tokens_total{engine="0",model_name="tiny"} 5`) && until.Err() == nil {
+		_, text = get(t, url+"/metrics")
+	}
 	for _, want := range []string{
 		`vllm:num_requests_running{engine="0",model_name="tiny"} 0`, `vllm:num_requests_waiting{`, `vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0`,
 		`vllm:generation_tokens_total{engine="0",model_name="tiny"} 5`, `vllm:prompt_tokens_total{`, `vllm:prefix_cache_queries_total{`, `vllm:prefix_cache_hits_total{`,
