@@ -393,7 +393,10 @@ func TestModelsHealthMetrics(t *testing.T) {
 	until, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	text := ""
-	for !strings.Contains(text, `vllm:generation_tokens_total{engine="0",model_name="tiny"} 5`) && until.Err() == nil {
+	counted := func() bool {
+		return strings.Contains(text, `vllm:generation_tokens_total{engine="0",model_name="tiny"} 5`) && strings.Contains(text, `vllm:num_requests_running{engine="0",model_name="tiny"} 0`)
+	}
+	for !counted() && until.Err() == nil {
 		_, text = get(t, url+"/metrics")
 	}
 	for _, want := range []string{
