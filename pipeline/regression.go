@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func benchmarked(ctx context.Context, b fleet.Blobs, h Head, rate float64) (*ben
 	}
 	p := slices.MinFunc(out.Points, func(x, y benchmark.Point) int {
 		dx, dy := x.Rate-rate, y.Rate-rate
-		return int(max(-1, min(1, 1e9*(dx*dx-dy*dy))))
+		return cmp.Compare(dx*dx, dy*dy)
 	})
 	s.Load = &p.Load
 	if s.Results, err = ReadResults(ctx, b, p.File); err != nil {

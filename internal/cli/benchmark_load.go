@@ -223,7 +223,7 @@ func (x *bench) replay(m *prompt.Maker, changed func(string) bool) (load.Source,
 		}
 		files = append(files, f)
 	}
-	t, err := trace.ReadAll(files, trace.Options{Format: b.traceFormat, Sort: b.traceSort})
+	t, err := trace.Read(trace.Options{Format: b.traceFormat, Sort: b.traceSort}, files...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", b.trace, err)
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -125,7 +126,12 @@ func (e *env) fleetGrow(ctx context.Context, g growing) error {
 		// What one look could not do, another may: a lock is given back, a zone has
 		// machines again. What is refused stays so until somebody acts, and is said.
 		out, err := e.growOnce(ctx, w, h, g, patience)
-		if now := fmt.Sprint(out, err); now != said && ctx.Err() == nil {
+		var wrong *exitError
+		if said == "" && errors.As(err, &wrong) && wrong.code == exitUsage {
+			return err // and stays so at the next look
+		}
+		shown, _ := json.Marshal(out) // a struct of plain data
+		if now := fmt.Sprintf("%s %v", shown, err); now != said && ctx.Err() == nil {
 			said = now
 			if out != nil {
 				if err := e.answerGrown(*out); err != nil {
@@ -172,8 +178,8 @@ func (e *env) growOnce(ctx context.Context, w *terraform.Workspace, h *home, g g
 	switch {
 	case len(out.Refusals) > 0:
 		return out, &exitError{exitRefused, fmt.Errorf("no node was added: %d reasons stand against the plan", len(out.Refusals))}
-	case len(out.Left) > 0 && !out.Applied:
-		return out, &exitError{exitRefused, errors.New("replicas wait for room and no node was added")}
+	case len(out.Left) > 0:
+		return out, &exitError{exitRefused, errors.New("replicas wait for room and no node was added for them")}
 	}
 	return out, nil
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -132,6 +133,30 @@ func TestFleetGrows(t *testing.T) {
 	if code, g, stderr := grow("--most", "chat=2"); code != exitRefused || len(g.Add) > 0 || len(g.Left) != 1 || !strings.Contains(g.Left[0], "have not joined yet") {
 		t.Errorf("%d %+v %s", code, g, stderr)
 	}
+
+	// As a service it says what it sees, and goes on until it is stopped; what is wrong
+	// from the start it does not look at again.
+	again := []string{"fleet", "grow", dir, "--fleet", file, "--yes", "--every", "10ms", "--after", "1h", "--output", "json", "--most"}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	out := &stopping{stop: stop}
+	if code := Main(ctx, append(again, "chat=2"), strings.NewReader(""), out, &out.err, func(k string) string { return map[string]string{"LLMOPS_HOME": home}[k] }); code != exitGoesOn || !strings.Contains(out.out.String(), "have not joined yet") {
+		t.Errorf("%d %s %s", code, out.out.String(), out.err.String())
+	}
+	if code, _, stderr := run(append(again, "chatt=2")...); code != exitUsage || !strings.Contains(stderr, "has the pools chat") {
+		t.Errorf("%d %s", code, stderr)
+	}
+}
+
+// stopping stops a command when it has said something.
+type stopping struct {
+	out, err bytes.Buffer
+	stop     context.CancelFunc
+}
+
+func (s *stopping) Write(b []byte) (int, error) {
+	defer s.stop()
+	return s.out.Write(b)
 }
 
 const grows = `

@@ -38,10 +38,11 @@ type Regression struct {
 }
 
 // Regress says whether the version that is measured now is no worse than the one that
-// was, by the margin; without one the figures are shown and nothing is judged. It is inconclusive where that cannot be told, and there is no
-// verdict where the two are not the same kind of thing: another engine, GPU, machine,
-// number of either or of replicas, or another load. What else is another, which is
-// mostly what the change is about, the verdict names.
+// was, by the margin; without one the figures are shown and nothing is judged. It is
+// inconclusive where that cannot be told, and there is no verdict where the two are not
+// the same kind of thing: another engine, GPU, machine, number of either or of replicas,
+// or another load. What else is another, which is mostly what the change is about, the
+// verdict names.
 func Regress(was *Sample, is Sample, margin float64) Regression {
 	r := Regression{Margin: margin}
 	if was == nil {

@@ -4,14 +4,16 @@
 //
 // A [Router] reads intents and membership from the store, checks leases at
 // each choice, probes replicas itself, counts what each version did, and has
-// an admin handler for pushed revisions, read-back and reports. [Choose] and
+// an admin handler for signed revisions, read-back and reports. [Choose] and
 // [Gate] are the choice and the admission without clock or goroutine, for the
 // router and for a simulation alike; they belong to whoever holds the lock.
 // A Router is safe for concurrent use.
 //
 // It reads a request's body without decoding it and passes the bytes on as
-// they came. It does not judge versions, starts nothing, keeps no state beyond
-// its process, and knows no tenant's limits.
+// they came. With a recorder it writes down what went through, asks engines for
+// the usage that takes, and gives clients the bytes that they would have had.
+// It does not judge versions, starts nothing, keeps no other state beyond its
+// process, and knows no tenant's limits.
 package router
 
 import (

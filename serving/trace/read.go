@@ -58,13 +58,6 @@ func Read(r io.Reader, fn func(n int, rec Record) error) (cut bool, err error) {
 	return false, in.Err()
 }
 
-// Is tells whether a file that begins with head is one of records.
-func Is(head []byte) bool {
-	line, _, _ := bytes.Cut(bytes.TrimSpace(head), []byte("\n"))
-	_, err := Parse(bytes.TrimSpace(line))
-	return err == nil
-}
-
 // suffix ends the names of files of records.
 const suffix = ".jsonl"
 

@@ -100,9 +100,6 @@ func TestReadCut(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "line 1 is longer") {
 		t.Errorf("a long line: %v", err)
 	}
-	if !Is(file) || Is([]byte(`{"at":1,"input":5,"output":5}`)) || Is(nil) {
-		t.Error("files are taken for what they are not")
-	}
 }
 
 func TestFiles(t *testing.T) {

@@ -7,6 +7,10 @@
 // distributions with named definitions and checks them against each other.
 // [Traffic] is a file of requests to be replayed as live traffic.
 //
+// A [Client] makes targets of HTTP servers: on Linux it reads plain HTTP in event
+// loops of its own and takes the times from the system's receive stamps; all else
+// is net/http's.
+//
 // Definitions. Latencies count from the scheduled arrival, and beside that from
 // sending. The first token is the first event with text, reasoning, a refusal or
 // a tool call; the role, an empty text, a comment and usage are none. The end is

@@ -77,12 +77,9 @@ const MaxRate = 1000
 // head is how much of a file is looked at to find its format.
 const head = 64 << 10
 
-// Read reads a recording. Errors name the line.
-func Read(in io.Reader, o Options) (*Trace, error) { return ReadAll([]io.Reader{in}, o) }
-
-// ReadAll reads a recording of several files of one format, whose times are of one
-// clock.
-func ReadAll(files []io.Reader, o Options) (*Trace, error) {
+// Read reads a recording, which may be several files of one format whose times are of
+// one clock. Errors name the line.
+func Read(o Options, files ...io.Reader) (*Trace, error) {
 	var f Format
 	t := &Trace{}
 	for i, in := range files {

@@ -2,7 +2,6 @@ package trace
 
 import (
 	"fmt"
-	"io"
 	"reflect"
 	"strings"
 	"testing"
@@ -60,7 +59,7 @@ func TestFormats(t *testing.T) {
 	dropped := map[string]int{"burstgpt": 1, "sharegpt": 1, "records": 1}
 	for _, f := range Formats() {
 		for _, named := range []string{"", f.Name} {
-			tr, err := Read(strings.NewReader(good[f.Name]), Options{Format: named})
+			tr, err := Read(Options{Format: named}, strings.NewReader(good[f.Name]))
 			if err != nil {
 				t.Errorf("%s: %v", f.Name, err)
 				continue
@@ -80,13 +79,13 @@ func TestVariants(t *testing.T) {
 		"columns elsewhere":     "num_decode_tokens,extra,arrived_at,num_prefill_tokens\n2,x,7,10\n2,x,8,10\n",
 		"byte order mark":       "\ufeffarrived_at,num_prefill_tokens,num_decode_tokens\n7,10,2\n8,10,2\n",
 	} {
-		tr, err := Read(strings.NewReader(in), Options{})
+		tr, err := Read(Options{}, strings.NewReader(in))
 		if err != nil || len(tr.Rows) != 2 || tr.Rows[0].At != 0 || tr.Rows[1].At != time.Second || tr.Rows[1].Input != 10 || tr.Rows[1].Output != 2 {
 			t.Errorf("%s: %+v, %v", name, tr, err)
 		}
 	}
 	out := "{\"at\":2,\"input\":1,\"output\":1}\n{\"at\":1,\"input\":2,\"output\":1}\n"
-	tr, err := Read(strings.NewReader(out), Options{Sort: true})
+	tr, err := Read(Options{Sort: true}, strings.NewReader(out))
 	if err != nil || tr.Rows[0].Input != 2 || tr.Rows[1].At != time.Second {
 		t.Errorf("sorted: %+v, %v", tr, err)
 	}
@@ -100,20 +99,20 @@ func TestVariants(t *testing.T) {
 
 // The files of several routers are one trace, in the order of arrivals; a line that is cut
 // is counted.
-func TestReadAll(t *testing.T) {
+func TestReadsSeveralFiles(t *testing.T) {
 	lines := strings.SplitAfter(good["records"], "\n")
-	tr, err := ReadAll([]io.Reader{strings.NewReader(lines[0] + lines[4]), strings.NewReader("\n"), strings.NewReader(lines[1] + lines[2])}, Options{})
+	tr, err := Read(Options{}, strings.NewReader(lines[0]+lines[4]), strings.NewReader("\n"), strings.NewReader(lines[1]+lines[2]))
 	if err != nil || len(tr.Rows) != 2 || tr.Rows[0].Session != "a" || tr.Rows[1].At != 1250*ms || tr.Cut != 1 || tr.Dropped != 1 || !strings.Contains(tr.Why, "line 2: status 429") {
 		t.Errorf("%+v, %v", tr, err)
 	}
-	if tr, err := Read(strings.NewReader(good["records"]), Options{}); err != nil || tr.Cut != 1 {
+	if tr, err := Read(Options{}, strings.NewReader(good["records"])); err != nil || tr.Cut != 1 {
 		t.Errorf("%+v, %v", tr, err)
 	}
-	_, err = ReadAll([]io.Reader{strings.NewReader(lines[0]), strings.NewReader(good["llmops"])}, Options{})
+	_, err = Read(Options{}, strings.NewReader(lines[0]), strings.NewReader(good["llmops"]))
 	if err == nil || !strings.Contains(err.Error(), "file 2: line 1: time or arrived is missing") {
 		t.Errorf("a file of another format: %v", err)
 	}
-	_, err = Read(strings.NewReader(lines[2]), Options{})
+	_, err = Read(Options{}, strings.NewReader(lines[2]))
 	if err == nil || !strings.Contains(err.Error(), "none of 1 rows can be sent: line 1: status 429") {
 		t.Errorf("only refused ones: %v", err)
 	}
@@ -148,7 +147,7 @@ func TestRefused(t *testing.T) {
 		"no rows":          {"vidur", "arrived_at,num_prefill_tokens,num_decode_tokens\n", "it has no rows"},
 		"text of no talks": {"sharegpt", `{"conversations":[]}`, "want a list of conversations"},
 	} {
-		_, err := Read(strings.NewReader(c.in), Options{Format: c.format})
+		_, err := Read(Options{Format: c.format}, strings.NewReader(c.in))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
@@ -162,7 +161,7 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, format, in string) {
 		for _, sort := range []bool{false, true} {
-			tr, err := Read(strings.NewReader(in), Options{Format: format, Sort: sort})
+			tr, err := Read(Options{Format: format, Sort: sort}, strings.NewReader(in))
 			if err != nil {
 				continue
 			}
