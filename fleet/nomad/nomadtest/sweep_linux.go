@@ -16,9 +16,7 @@ import (
 func sweep(dir string) {
 	procs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, p := range procs {
-		cwd, _ := os.Readlink(filepath.Join(p, "cwd"))
-		args, _ := os.ReadFile(filepath.Join(p, "cmdline"))
-		if !within(cwd, dir) && !bytes.Contains(args, []byte(dir+"/")) {
+		if !uses(p, dir) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(p)); err == nil && pid != os.Getpid() {
@@ -36,6 +34,18 @@ func sweep(dir string) {
 	for _, m := range at {
 		_ = unix.Unmount(m, unix.MNT_DETACH)
 	}
+}
+
+// uses tells whether the process works in dir, was told of it, or has a file of it open.
+func uses(proc, dir string) bool {
+	if args, _ := os.ReadFile(filepath.Join(proc, "cmdline")); bytes.Contains(args, []byte(dir+"/")) {
+		return true
+	}
+	open, _ := filepath.Glob(filepath.Join(proc, "fd", "*"))
+	return slices.ContainsFunc(append(open, filepath.Join(proc, "cwd")), func(link string) bool {
+		to, _ := os.Readlink(link)
+		return within(to, dir)
+	})
 }
 
 func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
